@@ -1,0 +1,2 @@
+//! The `gds` command line.
+fn main() {}

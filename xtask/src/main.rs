@@ -1,0 +1,45 @@
+//! The project's own chores, one module each. `cargo xtask --help` lists them.
+
+mod bindgen;
+mod ci;
+mod cufile;
+mod mutants;
+mod sim;
+mod test;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own chores")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Regenerate cufile-sys/src/bindings.rs from NVIDIA's header
+    Bindgen(bindgen::Arguments),
+    /// Everything CI checks: formatting, lints, documentation, bindings, tests, mutants
+    Ci(ci::Arguments),
+    /// Fetch NVIDIA's libcufile (1.14 and 1.20) from PyPI into target/cufile
+    Cufile(cufile::Arguments),
+    /// Plant each known fault in a copy of the project and check that its test goes red
+    Mutants(mutants::Arguments),
+    /// Run a command on the simulated CUDA driver
+    Sim(sim::Arguments),
+    /// Build what the tests need, run them all, count what could not run
+    Test(test::Arguments),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().task {
+        Task::Bindgen(arguments) => bindgen::run(arguments),
+        Task::Ci(arguments) => ci::run(arguments),
+        Task::Cufile(arguments) => cufile::run(arguments),
+        Task::Mutants(arguments) => mutants::run(arguments),
+        Task::Sim(arguments) => sim::run(arguments),
+        Task::Test(arguments) => test::run(arguments),
+    }
+}
