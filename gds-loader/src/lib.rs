@@ -1,1 +1,5 @@
-//! Under construction.
+//! Safetensors into device memory. Under construction.
+#![warn(missing_docs)]
+
+pub mod format;
+pub mod source;
