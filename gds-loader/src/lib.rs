@@ -2,4 +2,5 @@
 #![warn(missing_docs)]
 
 pub mod format;
+pub mod plan;
 pub mod source;
