@@ -1,0 +1,45 @@
+//! `O_DIRECT` reads by `pread(2)`: past the page cache, from the device into our memory.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+
+use super::{PathKind, Target, Transport};
+
+/// The file opened a second time, with `O_DIRECT`.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    file: File,
+    alignment: u64,
+}
+
+impl Direct {
+    /// Opens `target` for direct reads.
+    ///
+    /// # Errors
+    /// `EINVAL` where the file system refuses `O_DIRECT`; `ESTALE` where the path now leads to another file than the one
+    /// whose header was read, of which no byte may be mixed in.
+    pub(crate) fn open(target: &Target<'_>) -> io::Result<Self> {
+        let file =
+            OpenOptions::new().read(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC).open(target.path)?;
+        let (first, second) = (target.file.metadata()?, file.metadata()?);
+        if (first.dev(), first.ino()) != (second.dev(), second.ino()) {
+            return Err(io::Error::from_raw_os_error(libc::ESTALE));
+        }
+        Ok(Self { file, alignment: target.direct_alignment })
+    }
+}
+
+impl Transport for Direct {
+    fn kind(&self) -> PathKind {
+        PathKind::Direct
+    }
+
+    fn alignment(&self) -> u64 {
+        self.alignment
+    }
+
+    fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(into, offset)
+    }
+}
