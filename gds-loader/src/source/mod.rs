@@ -1,0 +1,171 @@
+//! What a path means: the files behind it and the tensors in them.
+//!
+//! A path is a safetensors file, a folder of them, an index of shards, a snapshot of the Hugging Face cache or a repository's folder
+//! there. Opening a source reads headers only. Everything that can be known to be wrong by then is reported, for all files at once:
+//! a source that opens has every shard, every shard has its whole length, and every tensor is in exactly one place.
+//!
+//! Trade-off: all files stay open, one descriptor each, so that what was checked is what is read later, even if names are
+//! moved in the meantime.
+
+mod error;
+mod expect;
+mod layout;
+mod names;
+mod open;
+mod resolve;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+
+pub use error::{Absent, Duplicate, Mismatch, SourceError};
+pub use expect::Expected;
+pub use resolve::Origin;
+
+use crate::format::{Header, HeaderLimits, TensorEntry};
+use resolve::Resolved;
+
+/// One file of a source, open for reading.
+#[derive(Debug)]
+pub struct Shard {
+    /// Its path, as resolved from the path of the source; links in it are not followed.
+    pub path: PathBuf,
+    /// The open file, a regular one, read-only.
+    pub file: File,
+    /// Its header, checked against the length of the file.
+    pub header: Header,
+}
+
+/// Where a tensor is: positions in [`Source::shards`] and in that shard's [`Header::tensors`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TensorRef {
+    /// Position in [`Source::shards`].
+    pub shard: u32,
+    /// Position in the [`Header::tensors`] of that shard.
+    pub tensor: u32,
+}
+
+/// Opened weights: files, and the tensors they stand for.
+#[derive(Debug)]
+pub struct Source {
+    /// The path given.
+    pub path: PathBuf,
+    /// Why these files were chosen.
+    pub origin: Origin,
+    /// The files, in the order of their names.
+    pub shards: Vec<Shard>,
+    /// The tensors that are meant, in the order of shards and offsets.
+    pub tensors: Vec<TensorRef>,
+    /// Tensors in the shards that are not meant, because the index gives them to another shard or does not name them.
+    pub unindexed: Vec<TensorRef>,
+    /// The shards' `__metadata__`; where two shards disagree on a key, the first one's value.
+    pub metadata: BTreeMap<String, String>,
+    names: names::Names,
+}
+
+impl Source {
+    /// Opens what `path` means, with the default [`HeaderLimits`].
+    ///
+    /// # Errors
+    /// [`SourceError`], before anything is allocated that a number in a file decides.
+    pub fn open(path: impl AsRef<Path>) -> Result<Source, SourceError> {
+        Source::open_with(path, &HeaderLimits::default())
+    }
+
+    /// Opens what `path` means.
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub fn open_with(path: impl AsRef<Path>, limits: &HeaderLimits) -> Result<Source, SourceError> {
+        let path = path.as_ref();
+        let Resolved { origin, files, index } = resolve::resolve(path, limits)?;
+        let shards = open_shards(path, &origin, files, limits)?;
+        let (tensors, unindexed, names) = match &index {
+            None => {
+                let (tensors, names) = names::unindexed(&shards).map_err(|duplicates| {
+                    SourceError::DuplicateTensors { path: path.to_owned(), duplicates }
+                })?;
+                (tensors, Vec::new(), names)
+            }
+            Some(index) => {
+                let names::Indexed { tensors, unindexed, names } = names::indexed(&shards, index)
+                    .map_err(|absent| SourceError::AbsentTensors { path: path.to_owned(), absent })?;
+                (tensors, unindexed, names)
+            }
+        };
+        let mut metadata = BTreeMap::new();
+        for (key, value) in shards.iter().flat_map(|shard| &shard.header.metadata) {
+            if !metadata.contains_key(key) {
+                metadata.insert(key.clone(), value.clone());
+            }
+        }
+        Ok(Source { path: path.to_owned(), origin, shards, tensors, unindexed, metadata, names })
+    }
+
+    /// Where the tensor called `name` is, if it is meant.
+    pub fn find(&self, name: &str) -> Option<TensorRef> {
+        self.names.find(&self.shards, &self.tensors, name)
+    }
+
+    /// The tensor called `name` and the shard it is in.
+    pub fn get(&self, name: &str) -> Option<(&Shard, &TensorEntry)> {
+        self.find(name).map(|tensor| (self.shard(tensor), self.entry(tensor)))
+    }
+
+    /// The tensor at `tensor`, which must come from this source.
+    pub fn entry(&self, tensor: TensorRef) -> &TensorEntry {
+        &self.shard(tensor).header.tensors[tensor.tensor as usize]
+    }
+
+    /// The shard that holds `tensor`, which must come from this source.
+    pub fn shard(&self, tensor: TensorRef) -> &Shard {
+        &self.shards[tensor.shard as usize]
+    }
+
+    /// The tensors that are meant, each with its shard, in the order of shards and offsets.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Shard, &TensorEntry)> {
+        self.tensors.iter().map(|&tensor| (self.shard(tensor), self.entry(tensor)))
+    }
+
+    /// Bytes of the tensors that are meant.
+    pub fn bytes(&self) -> u64 {
+        // Sparse files can claim more than 64 bits together.
+        self.iter().fold(0, |sum, (_, entry)| sum.saturating_add(entry.len))
+    }
+}
+
+/// Opens every file and reads its header, in parallel; every bad file is in the error.
+fn open_shards(
+    path: &Path,
+    origin: &Origin,
+    files: Vec<PathBuf>,
+    limits: &HeaderLimits,
+) -> Result<Vec<Shard>, SourceError> {
+    let total = files.len();
+    let opened = files.into_par_iter().map(|file| open_shard(file, limits)).collect::<Vec<_>>();
+    let mut shards = Vec::with_capacity(total);
+    let mut faults = Vec::new();
+    for shard in opened {
+        match shard {
+            Ok(shard) => shards.push(shard),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    match (origin, faults.pop()) {
+        (_, None) => Ok(shards),
+        // The message already names the path that was given.
+        (Origin::File, Some(fault)) => Err(fault),
+        (_, Some(last)) => {
+            faults.push(last);
+            Err(SourceError::Shards { path: path.to_owned(), chosen: origin.to_string(), total, faults })
+        }
+    }
+}
+
+fn open_shard(path: PathBuf, limits: &HeaderLimits) -> Result<Shard, SourceError> {
+    let file = open::open_regular(&path)?;
+    let header = Header::read(&file, &path, limits)?;
+    Ok(Shard { path, file, header })
+}
