@@ -4,17 +4,18 @@
 //! own and has crashed programs that unloaded it. Symbols are bound at once, so that a broken library fails here and not
 //! in the middle of a read, and stay local, so that they cannot stand in for those of another copy.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::ptr;
 use std::sync::OnceLock;
 
 use libc::{RTLD_LOCAL, RTLD_NODELETE, RTLD_NOLOAD, RTLD_NOW};
 use libloading::os::unix::Library;
 
 use crate::api::Api;
-use crate::bindings::functions;
 use crate::search::{self, Candidate, LIBRARY_VARIABLE, Surroundings};
 
 /// A name that was tried, and why it did not serve.
@@ -177,30 +178,39 @@ fn attempt(name: &OsStr, error: &libloading::Error) -> Attempt {
 /// # Safety
 /// - Where the library has functions of cuFile's names, they have the signatures of `cufile.h`.
 unsafe fn resolve(library: Library, opened_as: &Path) -> Result<Api, LoadError> {
-    // SAFETY: the library was opened with `RTLD_NODELETE`, so it stays loaded; the rest is the caller's promise.
-    let api = unsafe { Api::resolve(&library) }
-        .map_err(|symbol| LoadError::MissingSymbol { library: opened_as.into(), symbol })?;
-    // Never closed: the count of its users must not fall to 0 either, since that runs its finalisers.
-    std::mem::forget(library);
-    let found = path_of(api.cuFileDriverOpen).unwrap_or_else(|| opened_as.into());
-    Ok(api.with_library(found))
+    // Never closed: nor may the count of its users fall to 0, since that runs its finalisers.
+    let handle = library.into_raw();
+    let path = path_of(handle).unwrap_or_else(|| opened_as.into());
+    // SAFETY: the handle was this library's a moment ago, and nothing closes it.
+    let library = ManuallyDrop::new(unsafe { Library::from_raw(handle) });
+    // SAFETY: the library stays loaded, as above; the rest is the caller's promise.
+    match unsafe { Api::resolve(&library) } {
+        Ok(api) => Ok(api.with_library(path)),
+        Err(symbol) => Err(LoadError::MissingSymbol { library: path, symbol }),
+    }
 }
 
-/// The file that `function` was loaded from.
-fn path_of(function: functions::cuFileDriverOpen) -> Option<PathBuf> {
-    let address = function as *const libc::c_void;
-    let mut information = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: dladdr takes any address and, where it returns non-zero, has filled the structure; the name it points to
-    // lives as long as the library, which is for ever.
-    let name = unsafe {
-        if libc::dladdr(address, information.as_mut_ptr()) == 0 {
-            return None;
-        }
-        let name = information.assume_init().dli_fname;
-        if name.is_null() {
-            return None;
-        }
-        CStr::from_ptr(name)
-    };
-    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
+/// The beginning of glibc's `struct link_map`, which is all of it that is public.
+#[repr(C)]
+struct LinkMap {
+    load_address: usize,
+    name: *const c_char,
+}
+
+/// The file that the library behind `handle` was loaded from.
+fn path_of(handle: *mut c_void) -> Option<PathBuf> {
+    let mut map: *const LinkMap = ptr::null();
+    // SAFETY: the handle is open; for this request dlinfo stores one pointer, to the library's link map.
+    let failed = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) } != 0;
+    if failed || map.is_null() {
+        return None;
+    }
+    // SAFETY: the map and its name live as long as the library, which is never closed.
+    let name = unsafe { (*map).name };
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: as above; it is a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes()))).filter(|path| path.is_absolute())
 }
