@@ -1,0 +1,94 @@
+//! Events: is a copy over, and when was it.
+
+use std::fmt::Display;
+use std::ptr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::CUevent;
+
+use super::api::{Api, Failure, call, code};
+use super::context::Context;
+use crate::error::{Error, Result};
+
+/// An event with timing.
+pub(crate) struct Event {
+    context: Arc<Context>,
+    pub(super) raw: CUevent,
+}
+
+// SAFETY: an event is a handle that the driver lets any thread use and destroy; `raw` is never dereferenced here.
+unsafe impl Send for Event {}
+// SAFETY: as above; every driver call is thread-safe.
+unsafe impl Sync for Event {}
+
+impl Event {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self> {
+        let api = context.enter()?;
+        let mut raw: CUevent = ptr::null_mut();
+        // SAFETY: `raw` is writable for the call, and the context is current.
+        let outcome = unsafe { call!(api, cuEventCreate(&mut raw, 0)) };
+        context.check(outcome, format_args!("making an event on {}", context.name()))?;
+        Ok(Self { context: Arc::clone(context), raw })
+    }
+
+    /// Waits until the work recorded in the event is over, for at most `limit`. A failure poisons the context: nothing
+    /// is known about the copy then.
+    pub(crate) fn wait(&self, limit: Duration, doing: impl Display) -> Result<()> {
+        let api = self.context.enter()?;
+        match self.ask(api, limit) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::TimedOut { doing: doing.to_string(), limit }),
+            Err(failure) => self.context.check(Err(failure), doing),
+        }
+        .inspect_err(|error| self.context.poison(error))
+    }
+
+    /// Whether the work recorded in the event is over within `limit`.
+    ///
+    /// By asking, because `cuEventSynchronize` cannot be bounded: a few quick questions for copies that are nearly
+    /// over, then with sleeps between them.
+    pub(super) fn ask(&self, api: &Api, limit: Duration) -> std::result::Result<bool, Failure> {
+        const QUICK_QUESTIONS: u32 = 8;
+        const SHORTEST_SLEEP: Duration = Duration::from_micros(5);
+        const LONGEST_SLEEP: Duration = Duration::from_micros(100);
+
+        let start = Instant::now();
+        let mut questions = 0;
+        let mut sleep = SHORTEST_SLEEP;
+        loop {
+            // SAFETY: the event lives until `self` is dropped.
+            match unsafe { call!(api, cuEventQuery(self.raw)) } {
+                Ok(()) => return Ok(true),
+                Err(Failure { code: code::NOT_READY, .. }) if start.elapsed() >= limit => return Ok(false),
+                Err(Failure { code: code::NOT_READY, .. }) => {}
+                Err(failure) => return Err(failure),
+            }
+            questions += 1;
+            if questions <= QUICK_QUESTIONS {
+                thread::yield_now();
+            } else {
+                thread::sleep(sleep);
+                sleep = (sleep * 2).min(LONGEST_SLEEP);
+            }
+        }
+    }
+
+    /// The time from `earlier` to this event, both being over. Its resolution is about half a microsecond.
+    pub(crate) fn since(&self, earlier: &Self) -> Result<Duration> {
+        let api = self.context.enter()?;
+        let mut milliseconds: f32 = 0.0;
+        // SAFETY: `milliseconds` is writable for the call, and both events live.
+        let outcome = unsafe { call!(api, cuEventElapsedTime(&mut milliseconds, earlier.raw, self.raw)) };
+        self.context.check(outcome, format_args!("measuring a copy on {}", self.context.name()))?;
+        Ok(Duration::try_from_secs_f64(f64::from(milliseconds) / 1000.0).unwrap_or_default())
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: made in `new` and destroyed once, here.
+        self.context.release(|api| unsafe { call!(api, cuEventDestroy_v2(self.raw)) });
+    }
+}

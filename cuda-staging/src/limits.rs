@@ -1,0 +1,98 @@
+//! What this machine and this process allow.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a page of host memory: 4 KiB on most machines, 64 KiB on some.
+pub fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// How many bytes more the cgroups of this process let it use: the tightest of its own and all above it. None where
+/// none of them sets a limit.
+///
+/// A cgroup's use is counted without its file cache, which the kernel gives up before it refuses memory; otherwise
+/// anyone who had read large files would seem to have none left. Swap is not counted.
+///
+/// Both versions of cgroups are looked at, since either can hold the memory controller.
+pub fn memory_limit() -> Option<u64> {
+    memory_limit_below(Path::new("/"))
+}
+
+/// As [`memory_limit`], with the `proc` and `sys` folders below `root`; for tests, on recorded trees.
+pub fn memory_limit_below(root: &Path) -> Option<u64> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    groups
+        .lines()
+        .flat_map(|line| hierarchies(root, line))
+        .filter_map(|(files, group)| files.tightest(&group))
+        .min()
+}
+
+/// The names of one version's files, and where the hierarchy is mounted.
+struct Hierarchy {
+    mount: PathBuf,
+    limit: &'static str,
+    usage: &'static str,
+    /// The keys of `memory.stat` that make up the file cache, the groups below included.
+    file_cache: [&'static str; 2],
+}
+
+/// The hierarchies that a line of /proc/self/cgroup (`id:controllers:path`) may mean, and the group's path in them.
+fn hierarchies(root: &Path, line: &str) -> Vec<(Hierarchy, PathBuf)> {
+    let mut fields = line.splitn(3, ':');
+    let (Some(id), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next()) else {
+        return Vec::new();
+    };
+    let mounts = root.join("sys/fs/cgroup");
+    // Relative, so that joining it stays below the mount; a group outside this namespace (/../x) is not visible.
+    let group: PathBuf = group.split('/').filter(|part| !part.is_empty() && *part != "..").collect();
+    if id == "0" && controllers.is_empty() {
+        // Version 2, alone or beside version 1.
+        let version_2 = |mount| Hierarchy {
+            mount,
+            limit: "memory.max",
+            usage: "memory.current",
+            file_cache: ["inactive_file", "active_file"],
+        };
+        vec![(version_2(mounts.join("unified")), group.clone()), (version_2(mounts), group)]
+    } else if controllers.split(',').any(|controller| controller == "memory") {
+        let version_1 = Hierarchy {
+            mount: mounts.join("memory"),
+            limit: "memory.limit_in_bytes",
+            usage: "memory.usage_in_bytes",
+            file_cache: ["total_inactive_file", "total_active_file"],
+        };
+        vec![(version_1, group)]
+    } else {
+        Vec::new()
+    }
+}
+
+impl Hierarchy {
+    /// The least that `group` or one above it leaves. Groups that cannot be seen count for nothing: a container
+    /// without a namespace of its own sees its group at the mount, under a path that is not there.
+    fn tightest(&self, group: &Path) -> Option<u64> {
+        group.ancestors().filter_map(|group| self.left_in(&self.mount.join(group))).min()
+    }
+
+    fn left_in(&self, folder: &Path) -> Option<u64> {
+        // Version 1 writes "no limit" as the largest number of whole pages.
+        const NO_LIMIT: u64 = 1 << 62;
+        let number = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+        // Version 2 writes it as "max", which is no number.
+        let limit = number(self.limit).filter(|&limit| limit < NO_LIMIT)?;
+        let usage = number(self.usage).unwrap_or(0);
+        Some(limit.saturating_sub(usage.saturating_sub(self.file_cache_in(folder))))
+    }
+
+    fn file_cache_in(&self, folder: &Path) -> u64 {
+        let statistics = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+        statistics
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter(|(key, _)| self.file_cache.contains(key))
+            .filter_map(|(_, value)| value.trim().parse::<u64>().ok())
+            .fold(0, u64::saturating_add)
+    }
+}

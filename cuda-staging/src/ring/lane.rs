@@ -1,0 +1,103 @@
+//! The driver's side of a ring: its stream, and the events that tell when copies are over.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::flight::{InFlight, Part};
+use crate::cuda::{Context, Event, PinnedMemory, RawStream, Stream};
+use crate::error::{Error, Result};
+use crate::memory::HostMemory;
+use crate::slot::{CopyEvents, SlotMemory};
+use crate::statistics::RingStatistics;
+
+pub(super) struct Lane {
+    stream: Stream,
+    /// For questions about the stream as a whole.
+    fence: Event,
+    /// Recorded when the ring was made; the host's clock then was `epoch_at`.
+    epoch: Event,
+    epoch_at: Instant,
+    context: Arc<Context>,
+}
+
+impl Lane {
+    pub(super) fn new(context: &Arc<Context>, wait_limit: Duration) -> Result<Self> {
+        let stream = Stream::new(context)?;
+        let fence = Event::new(context)?;
+        let epoch = Event::new(context)?;
+        stream.record(&epoch)?;
+        epoch.wait(wait_limit, "waiting for a new stream")?;
+        Ok(Self { stream, fence, epoch, epoch_at: Instant::now(), context: Arc::clone(context) })
+    }
+
+    /// Two events for one slot.
+    pub(super) fn copy_events(&self) -> Result<CopyEvents> {
+        Ok(CopyEvents { start: Event::new(&self.context)?, end: Event::new(&self.context)? })
+    }
+
+    /// Pins the slots' memory. Where the driver refuses and is otherwise well, they stay pageable: the driver then
+    /// copies through pinned memory of its own, and everything but the speed is the same.
+    pub(super) fn pin(&self, memory: HostMemory, statistics: &mut RingStatistics) -> Result<SlotMemory> {
+        let start = Instant::now();
+        let bytes = memory.len() as u64;
+        match PinnedMemory::register(&self.context, memory) {
+            Ok(pinned) => {
+                statistics.pinned_bytes = bytes;
+                statistics.pinning = start.elapsed();
+                Ok(SlotMemory::Pinned(pinned))
+            }
+            Err((memory, refusal)) if self.context.health().is_ok() => {
+                tracing::warn!(%refusal, "the slots stay pageable; copies will be slower");
+                statistics.unpinned = Some(refusal.to_string());
+                Ok(SlotMemory::Pageable(memory))
+            }
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    /// Enqueues the copies of a flight, between its slot's two events.
+    ///
+    /// # Safety
+    /// - Every part lies within the slot and is memory of this device.
+    /// - The flight is kept as it is until `wait` or `is_idle_within` has said that it is over.
+    pub(super) unsafe fn enqueue<P: Part>(&self, flight: &InFlight<P>) -> Result<()> {
+        let InFlight { slot, parts } = flight;
+        if let Some(events) = &slot.events {
+            self.stream.record(&events.start)?;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { P::enqueue(parts, slot, &self.stream) }?;
+        match &slot.events {
+            Some(events) => self.stream.record(&events.end),
+            None => Ok(()),
+        }
+    }
+
+    /// When a slot's copies, which are over, began and ended.
+    pub(super) fn interval(&self, events: &CopyEvents) -> Result<(Instant, Instant)> {
+        let start = self.epoch_at + events.start.since(&self.epoch)?;
+        Ok((start, start + events.end.since(&events.start)?))
+    }
+
+    /// Makes the stream wait for what is enqueued on another.
+    ///
+    /// # Safety
+    /// - `other` is a live stream of the same device, or null for its default stream.
+    pub(super) unsafe fn wait_for(&self, other: RawStream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.stream.wait_for(other, &self.fence) }
+    }
+
+    /// Whether everything enqueued is over within `limit`. Asked after failures too: only a yes makes it safe to give
+    /// slots and regions back.
+    pub(super) fn is_idle_within(&self, limit: Duration) -> bool {
+        self.stream.is_idle_within(limit, &self.fence)
+    }
+
+    /// For copies whose end will not be learnt: poisons the device, and leaks all that they may still use.
+    pub(super) fn abandon<T>(&self, flights: T, limit: Duration) {
+        self.context.poison(&Error::TimedOut { doing: "waiting for copies in flight".to_owned(), limit });
+        mem::forget(flights);
+    }
+}
