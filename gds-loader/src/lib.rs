@@ -1,8 +1,36 @@
-//! Safetensors into device memory. Under construction.
+//! Safetensors weights into device memory, exactly, by the best path each file has.
+//!
+//! [`Loader`] is the front door: a path in, a [`Model`] out, whose tensors are whole or not there at all.
+//!
+//! The floors below it, each using only those further down:
+//!
+//! - [`Loader`], [`Model`]: the public doors.
+//! - `pipeline`: moves pieces through slots; knows no path by name.
+//! - `policy`: which path a file takes and which takes over; the one place that knows them all.
+//! - `transport`: one file per path: `buffered`, `direct`, `mmap`.
+//! - [`plan`]: where each tensor lands and what is read for it: pure. [`source`]: what a path means.
+//! - [`format`](mod@format): headers, indexes, dtypes. [`facts`]: what file and machine are. Reports.
 #![warn(missing_docs)]
 
+mod digest;
+mod error;
 pub mod facts;
 pub mod format;
+mod load;
+mod model;
+mod pipeline;
 pub mod plan;
+mod policy;
+mod report;
 pub mod source;
 mod transport;
+
+pub use cufile_sys::HEADER_VERSION as CUFILE_HEADER_VERSION;
+
+pub use error::{Error, ErrorKind, Result};
+pub use load::{Destination, Loader};
+pub use model::{Model, Tensor};
+pub use pipeline::{CancelToken, Progress};
+pub use policy::Backend;
+pub use report::{CacheReport, DeviceReport, Fallback, LoadReport, PathBytes, Stages};
+pub use transport::PathKind;

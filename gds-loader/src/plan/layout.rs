@@ -79,7 +79,7 @@ fn aligned_stretches(wanted: &[Wanted], rule: LayoutRule) -> Vec<u64> {
     for index in (0..wanted.len()).rev() {
         let tensor = &wanted[index];
         let alignment = tensor.alignment.max(rule.alignment);
-        if alignment > rule.congruence || tensor.offset % alignment != 0 {
+        if alignment > rule.congruence || !tensor.offset.is_multiple_of(alignment) {
             continue;
         }
         let next = wanted.get(index + 1);

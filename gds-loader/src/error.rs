@@ -1,0 +1,160 @@
+//! What can go wrong, in the terms a caller can act on.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::source::SourceError;
+use crate::transport::PathKind;
+
+/// The result of this crate's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a load failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model's files are not what they should be, or not there.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+
+    /// The path that was asked for cannot serve here. Falling back is the caller's choice: ask for `auto`.
+    #[error("{path} cannot be loaded by {by}: {reason}; use --backend auto to let another path serve", path = path.display())]
+    Unavailable {
+        /// The file, or the model where no path could serve any.
+        path: PathBuf,
+        /// The path that was asked for.
+        by: PathKind,
+        /// Why it cannot serve.
+        reason: String,
+    },
+
+    /// The bytes of a file could not be read.
+    #[error(
+        "{path}: reading {expected} bytes by {by}: {got} arrived, then at offset {offset}: {cause}",
+        path = path.display(),
+        cause = Cause(source.as_ref())
+    )]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The path they were read by.
+        by: PathKind,
+        /// Offset in the file of the call that failed.
+        offset: u64,
+        /// Bytes of the extent that had arrived.
+        got: u64,
+        /// Bytes of the extent.
+        expected: u64,
+        /// What the kernel said; `None` where the file ended early.
+        source: Option<io::Error>,
+    },
+
+    /// A file changed its length between its header being read and its last byte arriving.
+    #[error("{path}: was {expected} bytes long when opened and is {found} now; it changed while being loaded: load it again", path = path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Length at opening, in bytes.
+        expected: u64,
+        /// Length at the end of the load, in bytes.
+        found: u64,
+    },
+
+    /// The device or its driver failed.
+    #[error(transparent)]
+    Device(#[from] cuda_staging::Error),
+
+    /// An option that cannot be meant.
+    #[error("{option}: {reason}")]
+    Option {
+        /// The option's name.
+        option: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// A destination of `load_into` does not fit its tensor.
+    #[error("destination of tensor {name:?}: {reason}")]
+    Destination {
+        /// The tensor.
+        name: String,
+        /// What does not fit.
+        reason: String,
+    },
+
+    /// The caller cancelled the load. Nothing of it is visible.
+    #[error("the load was cancelled after {placed} of {planned} bytes")]
+    Cancelled {
+        /// Bytes placed by then.
+        placed: u64,
+        /// Bytes of the whole load.
+        planned: u64,
+    },
+
+    /// The books do not balance: a fault of this library, never shown as success.
+    #[error(
+        "{placed} bytes were placed where {planned} were planned; this is a fault of gds-loader: please report it"
+    )]
+    Incomplete {
+        /// Bytes placed.
+        placed: u64,
+        /// Bytes planned.
+        planned: u64,
+    },
+
+    /// A worker thread could not be started or ended in a panic.
+    #[error("worker thread: {reason}")]
+    Worker {
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// The classes of failure that callers tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The files are not a model: wrong, truncated, inconsistent or missing.
+    InvalidData,
+    /// Files or device failed while being used.
+    Failed,
+    /// What was asked for does not exist on this machine.
+    Unavailable,
+    /// The request itself makes no sense.
+    Usage,
+    /// The caller changed their mind.
+    Cancelled,
+}
+
+impl Error {
+    /// The class of this failure.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Source(error) if error.is_invalid_data() => ErrorKind::InvalidData,
+            Self::Changed { .. } | Self::Read { source: None, .. } => ErrorKind::InvalidData,
+            Self::Unavailable { .. } => ErrorKind::Unavailable,
+            Self::Device(error) if error.is_unavailable() => ErrorKind::Unavailable,
+            Self::Option { .. } | Self::Destination { .. } => ErrorKind::Usage,
+            Self::Cancelled { .. } => ErrorKind::Cancelled,
+            Self::Source(_)
+            | Self::Read { .. }
+            | Self::Device(_)
+            | Self::Incomplete { .. }
+            | Self::Worker { .. } => ErrorKind::Failed,
+        }
+    }
+}
+
+/// The last words of a failed read.
+struct Cause<'a>(Option<&'a io::Error>);
+
+impl std::fmt::Display for Cause<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(error) => write!(f, "{error}"),
+            None => f.write_str(
+                "end of file: the file is shorter than when it was opened, so fetch or load it again",
+            ),
+        }
+    }
+}

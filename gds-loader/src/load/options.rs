@@ -1,0 +1,124 @@
+//! What a load may be told, and what it decides where it is not.
+
+use cuda_staging::{RingOptions, limits};
+
+use crate::error::{Error, Result};
+use crate::plan::{Plan, align_up};
+
+/// Host memory for slots where nobody says otherwise, in bytes: enough to hide copies, pinned in well under 0.1 s.
+const SLOT_MEMORY: u64 = 64 << 20;
+
+/// Slots take at most this share of the memory the cgroup still allows.
+const SHARE_OF_LIMIT: u64 = 8;
+
+/// Longest extent read in one go where nobody says otherwise, in bytes.
+const READ_SIZE: u64 = 4 << 20;
+
+/// Extents start and end on multiples of this, in bytes, whatever the file's alignment: the largest in use.
+pub(crate) const EXTENT_STEP: u64 = 4096;
+
+/// Threads where nobody says otherwise: a read waits more than it computes, so there may be more than cores.
+const LEAST_THREADS: usize = 4;
+const MOST_THREADS: usize = 16;
+
+/// What the caller asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sizes {
+    pub(crate) threads: Option<usize>,
+    pub(crate) slots: Option<usize>,
+    pub(crate) slot_size: Option<u64>,
+    pub(crate) read_size: Option<u64>,
+}
+
+/// Sizes that fit together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settled {
+    pub(crate) threads: usize,
+    /// In all, over the workers.
+    pub(crate) slots: usize,
+    pub(crate) slot_size: u64,
+    pub(crate) read_size: u64,
+}
+
+impl Sizes {
+    /// Fills in what was not said. `memory_limit` is what the cgroup still allows, in bytes.
+    pub(crate) fn settle(self, memory_limit: Option<u64>, cores: usize) -> Result<Settled> {
+        let budget = memory_limit.map_or(SLOT_MEMORY, |limit| SLOT_MEMORY.min(limit / SHARE_OF_LIMIT));
+        let read_size = match (self.read_size, self.slot_size) {
+            (Some(size), _) => size,
+            (None, Some(slot)) => READ_SIZE.min(slot / EXTENT_STEP * EXTENT_STEP),
+            (None, None) => READ_SIZE.min((budget / 4 / EXTENT_STEP).max(1) * EXTENT_STEP),
+        };
+        let refuse = |option, reason: String| Err(Error::Option { option, reason });
+        if read_size == 0 || !read_size.is_multiple_of(EXTENT_STEP) {
+            return refuse(
+                "read-size",
+                format!("{read_size} bytes is not a multiple of {EXTENT_STEP} bytes"),
+            );
+        }
+        if read_size > u64::from(u32::MAX) {
+            return refuse("read-size", format!("{read_size} bytes is more than one read can return"));
+        }
+        let slot_size = self.slot_size.unwrap_or(read_size);
+        if slot_size < read_size {
+            return refuse(
+                "slot-size",
+                format!("{slot_size} bytes cannot hold one read of {read_size} bytes"),
+            );
+        }
+        let slots = self.slots.unwrap_or_else(|| usize::try_from(budget / slot_size).unwrap_or(2).max(2));
+        if slots == 0 {
+            return refuse("slots", "there must be at least one".into());
+        }
+        let threads = self.threads.unwrap_or_else(|| cores.clamp(LEAST_THREADS, MOST_THREADS));
+        if threads == 0 {
+            return refuse("threads", "there must be at least one".into());
+        }
+        Ok(Settled { threads, slots, slot_size, read_size })
+    }
+}
+
+impl Settled {
+    /// How many workers carry out `plan`, and the ring of each: no more slots, and no larger ones, than the plan can use.
+    pub(crate) fn workers(&self, plan: &Plan) -> (usize, Option<RingOptions>) {
+        let slot_pieces = plan.slot_pieces();
+        let at_most = if slot_pieces == plan.pieces.len() && slot_pieces > 0 {
+            // Two slots a worker, or there is nothing for its copies to overlap with.
+            (self.slots / 2).max(1)
+        } else {
+            usize::MAX
+        };
+        let workers = self.threads.min(at_most).min(plan.pieces.len()).max(1);
+        let slots = (self.slots / workers).max(1).min(slot_pieces.div_ceil(workers) + 1);
+        let slot_size = align_up(plan.slot_bytes(), limits::page_size() as u64).min(self.slot_size);
+        let ring = (slot_pieces > 0).then_some(RingOptions { slots, slot_size: slot_size as usize });
+        (workers, ring)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_keep_within_the_slot_memory() {
+        let settled = Sizes::default().settle(None, 2).unwrap();
+        assert_eq!(settled, Settled { threads: 4, slots: 16, slot_size: 4 << 20, read_size: 4 << 20 });
+        for limit in [16 << 20, 100 << 20, 1 << 30] {
+            let settled = Sizes::default().settle(Some(limit), 64).unwrap();
+            assert!(settled.slots as u64 * settled.slot_size <= (limit / SHARE_OF_LIMIT).min(SLOT_MEMORY));
+            assert!(settled.slots >= 2);
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_together_are_refused_by_name() {
+        let refusal = |sizes: Sizes| sizes.settle(None, 4).unwrap_err().to_string();
+        assert!(refusal(Sizes { read_size: Some(5000), ..Sizes::default() }).starts_with("read-size"));
+        assert!(refusal(Sizes { read_size: Some(0), ..Sizes::default() }).starts_with("read-size"));
+        let small_slots = Sizes { read_size: Some(1 << 20), slot_size: Some(4096), ..Sizes::default() };
+        assert!(refusal(small_slots).starts_with("slot-size"));
+        assert!(refusal(Sizes { slots: Some(0), ..Sizes::default() }).starts_with("slots"));
+        assert!(refusal(Sizes { threads: Some(0), ..Sizes::default() }).starts_with("threads"));
+    }
+}

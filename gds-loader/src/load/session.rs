@@ -1,0 +1,210 @@
+//! One load from its opened source to its report.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cuda_staging::{Device, Region, limits};
+use rayon::prelude::*;
+
+use super::Loader;
+use super::destination::Space;
+use super::options::EXTENT_STEP;
+use crate::error::Result;
+use crate::facts::{self, FileFacts};
+use crate::format::Header;
+use crate::pipeline::{self, Tally, Work};
+use crate::plan::{self, Cut, FileShape, Plan, Wanted};
+use crate::policy::{Backend, Route};
+use crate::report::{CacheReport, DeviceReport, Intervals, LoadReport, Stages, gb_per_s, share_of};
+use crate::source::{Shard, Source, TensorRef};
+
+/// When a load began, and how long its stages took.
+pub(crate) struct Clock {
+    start: Instant,
+    lap: Instant,
+    stages: Stages,
+}
+
+impl Clock {
+    /// Starts at the call.
+    pub(crate) fn start() -> Self {
+        let now = Instant::now();
+        Self { start: now, lap: now, stages: Stages::default() }
+    }
+
+    /// Adds the time since the last lap to a stage.
+    pub(crate) fn lap(&mut self, stage: impl FnOnce(&mut Stages) -> &mut f64) {
+        *stage(&mut self.stages) += self.lap.elapsed().as_secs_f64();
+        self.lap = Instant::now();
+    }
+}
+
+/// A source whose files are on their paths.
+pub(crate) struct Session {
+    path: PathBuf,
+    headers: Vec<Header>,
+    metadata: BTreeMap<String, String>,
+    chosen: Vec<TensorRef>,
+    not_indexed: usize,
+    /// The files that have a chosen tensor.
+    routes: Vec<Route>,
+    facts: Vec<FileFacts>,
+    /// For each shard its index in `routes`.
+    file_of_shard: Vec<u32>,
+    clock: Clock,
+}
+
+/// What is to be done with an opened session.
+pub(crate) struct Job<'a> {
+    /// [`Session::wanted`].
+    pub(crate) wanted: &'a [Wanted],
+    /// Their places in the destination.
+    pub(crate) offsets: &'a [u64],
+    /// Whether bytes between tensors of the destination may be overwritten.
+    pub(crate) gather: bool,
+    pub(crate) device: &'a Device,
+    pub(crate) loader: &'a Loader,
+}
+
+/// What a load leaves.
+pub(crate) struct Loaded {
+    pub(crate) headers: Vec<Header>,
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) chosen: Vec<TensorRef>,
+    pub(crate) regions: Vec<Region>,
+    pub(crate) report: LoadReport,
+}
+
+impl Session {
+    /// Puts every file that has a chosen tensor on its path.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unavailable`] where a file's path refuses it.
+    pub(crate) fn open(
+        source: Source,
+        chosen: Vec<TensorRef>,
+        backend: Backend,
+        mut clock: Clock,
+    ) -> Result<Self> {
+        let Source { path, shards, unindexed, metadata, .. } = source;
+        let mut used = vec![false; shards.len()];
+        chosen.iter().for_each(|tensor| used[tensor.shard as usize] = true);
+        let (mut headers, mut files, mut file_of_shard) = (Vec::new(), Vec::new(), Vec::new());
+        for (shard, used) in shards.into_iter().zip(used) {
+            let Shard { path, file, header, .. } = shard;
+            file_of_shard.push(files.len() as u32);
+            if used {
+                files.push((path, Arc::new(file), header.file_len));
+            }
+            headers.push(header);
+        }
+        let opened: Vec<(Route, FileFacts)> = files
+            .par_iter()
+            .map(|(path, file, len)| {
+                let facts = FileFacts::of(file, *len);
+                Ok((Route::open(path, file, &facts, backend)?, facts))
+            })
+            .collect::<Result<_>>()?;
+        let (routes, facts) = opened.into_iter().unzip();
+        clock.lap(|stages| &mut stages.open_s);
+        let not_indexed = unindexed.len();
+        Ok(Self { path, headers, metadata, chosen, not_indexed, routes, facts, file_of_shard, clock })
+    }
+
+    /// The chosen tensors as the planner knows them.
+    pub(crate) fn wanted(&self) -> Vec<Wanted> {
+        let wanted = |tensor: &TensorRef| {
+            let entry = &self.headers[tensor.shard as usize].tensors[tensor.tensor as usize];
+            Wanted {
+                file: self.file_of_shard[tensor.shard as usize],
+                offset: entry.offset,
+                len: entry.len,
+                alignment: entry.dtype.alignment(),
+            }
+        };
+        self.chosen.iter().map(wanted).collect()
+    }
+
+    /// The remainder that direct reads need memory and file offset to share: the largest alignment in use, in bytes.
+    pub(crate) fn congruence(&self) -> u64 {
+        let page = limits::page_size() as u64;
+        self.routes.iter().map(Route::direct_alignment).fold(page, u64::max)
+    }
+
+    /// Plans, carries the plan out and reports.
+    pub(crate) fn run(mut self, job: &Job<'_>, space: Space) -> Result<Loaded> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let settled = job.loader.sizes.settle(limits::memory_limit(), cores)?;
+        let plan = self.plan(
+            job,
+            Cut {
+                read_size: settled.read_size,
+                slot_size: settled.slot_size,
+                straight: !job.device.is_cuda(),
+                gather: job.gather,
+            },
+        );
+        let (carved, parts) = space.carve(&plan.parts)?;
+        self.clock.lap(|stages| &mut stages.allocate_s);
+        let (workers, ring) = settled.workers(&plan);
+        let work = Work {
+            plan: &plan,
+            routes: &self.routes,
+            device: job.device,
+            workers,
+            ring,
+            on_progress: job.loader.on_progress.clone(),
+            cancel: job.loader.cancel.clone(),
+            after: job.loader.after,
+        };
+        let tally = pipeline::run(&work, parts)?;
+        self.routes.iter().try_for_each(Route::check_unchanged)?;
+        let regions = carved.reunite()?;
+        job.device.health()?;
+        let time = self.clock.start.elapsed();
+        let report = self.report(job.device, &plan, &tally, time);
+        let Self { headers, metadata, chosen, routes, .. } = self;
+        let fallbacks = routes.into_iter().flat_map(Route::into_fallbacks).collect();
+        Ok(Loaded { headers, metadata, chosen, regions, report: LoadReport { fallbacks, ..report } })
+    }
+
+    fn plan(&self, job: &Job<'_>, rule: Cut) -> Plan {
+        let shape =
+            |route: &Route| FileShape { len: route.len(), alignment: route.alignment().min(EXTENT_STEP) };
+        let shapes: Vec<FileShape> = self.routes.iter().map(shape).collect();
+        plan::cut(&plan::runs(job.wanted, job.offsets), &shapes, rule)
+    }
+
+    fn report(&self, device: &Device, plan: &Plan, tally: &Tally, time: Duration) -> LoadReport {
+        let reads = Intervals::union(tally.reads.iter().copied());
+        let copies = Intervals::union(tally.copies.iter().copied());
+        let before = self.facts.iter().map(|facts| (facts.len, facts.residency));
+        let after =
+            self.routes.iter().map(|route| (route.len(), facts::residency(route.file(), route.len())));
+        LoadReport {
+            path: self.path.clone(),
+            device: DeviceReport::of(device),
+            files: self.routes.len(),
+            tensors: self.chosen.len(),
+            bytes: plan.bytes,
+            seconds: time.as_secs_f64(),
+            gb_per_s: gb_per_s(plan.bytes, time),
+            paths: tally.paths,
+            fallbacks: Vec::new(),
+            stages: Stages {
+                pin_s: tally.pin.as_secs_f64(),
+                read_s: reads.length().as_secs_f64(),
+                copy_s: copies.length().as_secs_f64(),
+                copy_hidden: copies.share_within(&reads),
+                ..self.clock.stages
+            },
+            cache: CacheReport { resident_before: share_of(before), resident_after: share_of(after) },
+            peak_pinned_bytes: tally.pinned,
+            tensors_not_indexed: self.not_indexed,
+            digests: None,
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What a load did, as data: the JSON of `gds load --json` is this, serialised.
+
+mod intervals;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cuda_staging::{Device, DeviceKind};
+use serde::{Serialize, Serializer};
+
+use crate::facts::Residency;
+use crate::transport::PathKind;
+
+pub(crate) use intervals::Intervals;
+
+/// What a load did and how long it took.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct LoadReport {
+    /// The PATH as given.
+    pub path: PathBuf,
+    /// Where the tensors are.
+    pub device: DeviceReport,
+    /// Files read.
+    pub files: usize,
+    /// Tensors loaded.
+    pub tensors: usize,
+    /// Bytes of these tensors.
+    pub bytes: u64,
+    /// From the call to the last byte being visible: opening, parsing, allocating and pinning included.
+    pub seconds: f64,
+    /// `bytes / seconds / 1e9`.
+    pub gb_per_s: f64,
+    /// Bytes by each path; their sum is `bytes`.
+    pub paths: PathBytes,
+    /// Each change of path, and why.
+    pub fallbacks: Vec<Fallback>,
+    /// Where the time went.
+    pub stages: Stages,
+    /// The page cache before and after.
+    pub cache: CacheReport,
+    /// Host memory pinned for slots, in bytes, at its highest.
+    pub peak_pinned_bytes: u64,
+    /// Tensors of the files that the index gives to another shard, or to none.
+    pub tensors_not_indexed: usize,
+    /// SHA-256 of every tensor's bytes as read back from the device, in hex; absent where not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digests: Option<BTreeMap<String, String>>,
+}
+
+/// The device of a load.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct DeviceReport {
+    /// `cpu` or `cuda`.
+    pub kind: &'static str,
+    /// The CUDA ordinal; `null` for the CPU.
+    pub index: Option<u32>,
+    /// The driver's name for it.
+    pub name: String,
+}
+
+impl DeviceReport {
+    pub(crate) fn of(device: &Device) -> Self {
+        let info = device.info();
+        let kind = match info.kind {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+        };
+        Self { kind, index: info.index, name: info.name.clone() }
+    }
+}
+
+/// Bytes by path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathBytes([u64; PathKind::ALL.len()]);
+
+impl PathBytes {
+    /// Bytes that went by `kind`.
+    pub fn get(&self, kind: PathKind) -> u64 {
+        self.0[kind as usize]
+    }
+
+    /// Bytes by all paths together.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub(crate) fn add(&mut self, kind: PathKind, bytes: u64) {
+        self.0[kind as usize] += bytes;
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        PathKind::ALL.into_iter().for_each(|kind| self.add(kind, other.get(kind)));
+    }
+}
+
+impl Serialize for PathBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(PathKind::ALL.into_iter().map(|kind| (kind, self.get(kind))))
+    }
+}
+
+/// One change of path.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Fallback {
+    /// The file.
+    pub file: PathBuf,
+    /// Offset of the first extent read by the other path; 0 where the path could not even be opened.
+    pub offset: u64,
+    /// The path that failed.
+    pub from: PathKind,
+    /// The path that took over.
+    pub to: PathKind,
+    /// Why.
+    pub reason: String,
+}
+
+impl Fallback {
+    pub(crate) fn new(file: &Path, offset: u64, from: PathKind, to: PathKind, reason: String) -> Self {
+        Self { file: file.to_path_buf(), offset, from, to, reason }
+    }
+}
+
+/// Where the time of a load went, in seconds. Reading and copying overlap, so the stages do not add up.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Stages {
+    /// Opening files and parsing headers.
+    pub parse_s: f64,
+    /// Choosing and opening paths.
+    pub open_s: f64,
+    /// Planning, and allocating the destination.
+    pub allocate_s: f64,
+    /// Pinning slots: the slowest worker's.
+    pub pin_s: f64,
+    /// Time during which at least one read was in flight.
+    pub read_s: f64,
+    /// Time during which at least one copy to the device was in flight.
+    pub copy_s: f64,
+    /// Share of the time with a copy in flight during which a read was in flight too; `null` where nothing was copied.
+    pub copy_hidden: Option<f64>,
+}
+
+/// Shares of the files' pages in the page cache, 0.0 to 1.0; `null` where the kernel does not say.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct CacheReport {
+    /// Before the load.
+    pub resident_before: Option<f64>,
+    /// After it.
+    pub resident_after: Option<f64>,
+}
+
+/// The share of several files together: known only where each is known.
+pub(crate) fn share_of(files: impl IntoIterator<Item = (u64, Residency)>) -> Option<f64> {
+    let (mut resident, mut total) = (0.0, 0.0);
+    for (len, residency) in files.into_iter().filter(|(len, _)| *len > 0) {
+        resident += residency.share()? * len as f64;
+        total += len as f64;
+    }
+    (total > 0.0).then(|| resident / total)
+}
+
+/// GB/s (GB = 10^9 bytes).
+pub(crate) fn gb_per_s(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / time.as_secs_f64().max(1e-9) / 1e9
+}
