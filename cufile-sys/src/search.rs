@@ -49,8 +49,9 @@ impl Surroundings<'_> {
     fn by_name(&self) -> Vec<Candidate> {
         let path = self.linker_path.as_bytes();
         let entries: Vec<&[u8]> = path.split(|byte| b":;".contains(byte)).collect();
-        // `$ORIGIN` and its like are replaced by absolute paths.
-        let safe = |entry: &&[u8]| entry.starts_with(b"/") || entry.starts_with(b"$");
+        // `$ORIGIN` is the absolute path of the program's folder; `$LIB`, say, would be relative.
+        let beginnings: [&[u8]; 3] = [b"/", b"$ORIGIN", b"${ORIGIN}"];
+        let safe = |entry: &&[u8]| beginnings.iter().any(|beginning| entry.starts_with(beginning));
         if path.is_empty() || entries.iter().all(safe) {
             return NAMES.map(Candidate::Name).to_vec();
         }
@@ -240,10 +241,10 @@ mod tests {
     #[test]
     fn empty_and_relative_linker_path_entries_are_not_followed() {
         let root = Root::with("linker", &["lib/libcufile.so.0"]);
-        for safe in ["", "/lib", "/lib:/usr/lib", "$ORIGIN/../lib:/lib"] {
+        for safe in ["", "/lib", "/lib:/usr/lib", "$ORIGIN/../lib:/lib", "${ORIGIN}"] {
             assert_eq!(root.candidates(safe, &[])[..2], NAMES.map(Candidate::Name), "{safe:?}");
         }
-        for unsafe_path in [":/lib", "/lib:", "/lib::/usr/lib", ".", "lib", "/lib;lib", ":"] {
+        for unsafe_path in [":/lib", "/lib:", "/lib::/usr/lib", ".", "lib", "/lib;lib", ":", "$LIB"] {
             let candidates = root.candidates(unsafe_path, &[]);
             assert_eq!(candidates[..2], NAMES.map(Candidate::Loaded), "{unsafe_path:?}");
             assert!(!candidates.iter().any(|candidate| matches!(candidate, Candidate::Name(_))));

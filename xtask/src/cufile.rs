@@ -131,7 +131,10 @@ fn place(part: &Part) -> Result<PathBuf> {
     }
     fs::write(staged.join(STAMP), part.requirement)?;
 
-    // An older pin gives way; a folder that a process beside us has just placed is as good as ours.
+    // What a process beside us has just placed is as good as ours; an older pin gives way.
+    if is_placed(part, &folder) {
+        return Ok(folder);
+    }
     if folder.exists() {
         fs::rename(&folder, work.path().join("outdated")).ok();
     }
