@@ -19,7 +19,7 @@ use crate::{cufile, workspace};
 pub(crate) struct Arguments {
     /// Compare with the committed file instead of writing it; a difference is an error
     #[arg(long)]
-    check: bool,
+    pub(crate) check: bool,
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
