@@ -1,13 +1,14 @@
 //! Devices: the CPU, or a CUDA device with its primary context.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use uuid::Uuid;
 
 use crate::cuda::{self, Attributes, Context, DeviceMemory};
 use crate::error::{Error, Result};
-use crate::limits::page_size;
+use crate::limits::{numa_node, page_size};
 use crate::memory::{HostMemory, Purpose};
 use crate::region::{Allocation, Memory, Region, RegionMut};
 use crate::ring::{Ring, RingOptions};
@@ -181,6 +182,11 @@ impl Device {
     /// Whether memory of the one is memory of the other.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner) || self.inner.info.index == other.inner.info.index
+    }
+
+    /// The NUMA node nearest to it, where the machine has several.
+    pub(crate) fn numa_node(&self) -> Option<u32> {
+        numa_node(Path::new("/"), self.inner.info.pci_bus_id.as_deref()?)
     }
 
     /// Free and total memory; None for the CPU, whose limits are [`crate::limits::memory_limit`]'s.

@@ -8,6 +8,18 @@ pub fn page_size() -> usize {
     rustix::param::page_size()
 }
 
+/// The NUMA node of the PCI device with this bus id ("0000:04:00.0"); None where the machine has one node only, or
+/// does not say.
+pub(crate) fn numa_node(root: &Path, pci_bus_id: &str) -> Option<u32> {
+    let has_several = root.join("sys/devices/system/node/node1").exists();
+    // Linux writes the id in lower case; the driver, in older versions, with a domain of eight digits.
+    let id = pci_bus_id.to_ascii_lowercase();
+    let id = id.get(id.len().checked_sub("0000:04:00.0".len())?..)?;
+    let node = fs::read_to_string(root.join("sys/bus/pci/devices").join(id).join("numa_node"));
+    // -1 is "none known", and no unsigned number.
+    node.ok()?.trim().parse().ok().filter(|_| has_several)
+}
+
 /// How many bytes more the cgroups of this process let it use: the tightest of its own and all above it. None where
 /// none of them sets a limit.
 ///
@@ -94,5 +106,30 @@ impl Hierarchy {
             .filter(|(key, _)| self.file_cache.contains(key))
             .filter_map(|(_, value)| value.trim().parse::<u64>().ok())
             .fold(0, u64::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_devices_numa_node() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, content: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        };
+        write("sys/bus/pci/devices/0000:9a:00.0/numa_node", "1\n");
+        write("sys/bus/pci/devices/0000:1b:00.0/numa_node", "-1\n");
+        assert_eq!(numa_node(root.path(), "0000:9A:00.0"), None, "the machine has one node");
+        write("sys/devices/system/node/node1/cpulist", "8-15\n");
+        assert_eq!(numa_node(root.path(), "0000:9A:00.0"), Some(1));
+        assert_eq!(numa_node(root.path(), "00000000:9A:00.0"), Some(1));
+        assert_eq!(numa_node(root.path(), "0000:1b:00.0"), None, "the machine does not say");
+        for id in ["0000:ff:00.0", "", "9a", "ééééééééé"] {
+            assert_eq!(numa_node(root.path(), id), None, "{id}");
+        }
     }
 }

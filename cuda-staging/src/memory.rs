@@ -65,6 +65,24 @@ impl HostMemory {
         Ok(memory)
     }
 
+    /// Asks the kernel to take this memory's pages, none of which has been touched yet, from a NUMA node.
+    pub(crate) fn prefer_node(&self, node: u32) {
+        const MPOL_PREFERRED: libc::c_int = 1;
+        let mut mask = [0_u64; 16];
+        let Some(word) = mask.get_mut(node as usize / 64) else { return };
+        *word = 1 << (node % 64);
+        // SAFETY: the range is this mapping and the mask is as long as said (the kernel reads one bit less than it is
+        // told); the call changes where pages come from, not what is in them.
+        let outcome = unsafe {
+            let (start, bits) = (self.start.as_ptr(), mask.len() * 64 + 1);
+            libc::syscall(libc::SYS_mbind, start, self.len, MPOL_PREFERRED, mask.as_ptr(), bits, 0)
+        };
+        if outcome != 0 {
+            let error = std::io::Error::last_os_error();
+            tracing::debug!(node, %error, "mbind refused; the pages come from anywhere");
+        }
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }

@@ -135,10 +135,15 @@ impl Context {
         Ok(&self.driver.api)
     }
 
+    /// The error for a failure.
+    pub(super) fn error(&self, failure: Failure, doing: impl Display) -> Error {
+        self.driver.error(failure, doing)
+    }
+
     /// Turns a failure into an error, and poisons the context if the code may mean that it is broken.
     pub(super) fn check(&self, outcome: std::result::Result<(), Failure>, doing: impl Display) -> Result<()> {
         outcome.map_err(|failure| {
-            let error = self.driver.error(failure, doing);
+            let error = self.error(failure, doing);
             if !failure.leaves_the_context_sound() {
                 self.poison(&error);
             }
@@ -146,9 +151,9 @@ impl Context {
         })
     }
 
-    /// Records that the context is not to be used any more. The first reason stays.
+    /// Records that the context is not to be used any more. The first reason stays. A forked child has no need of it.
     pub(crate) fn poison(&self, reason: &Error) {
-        if self.poison.set(reason.to_string()).is_ok() {
+        if !self.driver.is_forked() && self.poison.set(reason.to_string()).is_ok() {
             tracing::error!(device = self.name, %reason, "the device is poisoned");
         }
     }

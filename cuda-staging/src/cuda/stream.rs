@@ -11,7 +11,7 @@ use cudarc::driver::sys::CUstream;
 use super::api::call;
 use super::context::Context;
 use super::event::Event;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A stream's handle (`CUstream`) as other libraries hand it over.
 pub(crate) type RawStream = CUstream;
@@ -81,22 +81,17 @@ impl Stream {
         self.context.check(outcome, "recording an event")
     }
 
-    /// Whether everything enqueued is over within `limit`, asked also in a poisoned context: only this driver's own
-    /// word that `event`, recorded last, is over makes it safe to free what the copies used.
-    pub(crate) fn is_idle_within(&self, limit: Duration, event: &Event) -> bool {
-        let Some(api) = self.context.enter_to_release() else { return false };
+    /// Waits until everything enqueued is over, for at most `limit`; also in a poisoned context, because only the
+    /// driver's word that `event`, recorded last, is over makes it safe to free what the copies used.
+    pub(crate) fn settle(&self, limit: Duration, event: &Event) -> Result<()> {
+        let doing = "waiting for copies in flight";
+        let api = self.context.enter_to_release().ok_or(Error::Forked)?;
         // SAFETY: stream and event live.
         let recorded = unsafe { call!(api, cuEventRecord(event.raw, self.raw)) };
         match recorded.and_then(|()| event.ask(api, limit)) {
-            Ok(idle) => idle,
-            Err(failure) => {
-                tracing::warn!(
-                    call = failure.call,
-                    code = failure.code,
-                    "cannot tell whether a stream is idle"
-                );
-                false
-            }
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::TimedOut { doing: doing.to_owned(), limit }),
+            Err(failure) => Err(self.context.error(failure, doing)),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::flight::{InFlight, Part};
 use crate::cuda::{Context, Event, PinnedMemory, RawStream, Stream};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::HostMemory;
 use crate::slot::{CopyEvents, SlotMemory};
 use crate::statistics::RingStatistics;
@@ -60,7 +60,7 @@ impl Lane {
     ///
     /// # Safety
     /// - Every part lies within the slot and is memory of this device.
-    /// - The flight is kept as it is until `wait` or `is_idle_within` has said that it is over.
+    /// - The flight is kept as it is until its end event or `settle` has said that it is over.
     pub(super) unsafe fn enqueue<P: Part>(&self, flight: &InFlight<P>) -> Result<()> {
         let InFlight { slot, parts } = flight;
         if let Some(events) = &slot.events {
@@ -89,15 +89,16 @@ impl Lane {
         unsafe { self.stream.wait_for(other, &self.fence) }
     }
 
-    /// Whether everything enqueued is over within `limit`. Asked after failures too: only a yes makes it safe to give
-    /// slots and regions back.
-    pub(super) fn is_idle_within(&self, limit: Duration) -> bool {
-        self.stream.is_idle_within(limit, &self.fence)
-    }
-
-    /// For copies whose end will not be learnt: poisons the device, and leaks all that they may still use.
-    pub(super) fn abandon<T>(&self, flights: T, limit: Duration) {
-        self.context.poison(&Error::TimedOut { doing: "waiting for copies in flight".to_owned(), limit });
-        mem::forget(flights);
+    /// Gives `flights` back once everything enqueued is over, whatever failed before. Where that cannot be learnt
+    /// within `limit`, leaks them, since the device may still use them, and poisons it.
+    pub(super) fn settle<T>(&self, flights: T, limit: Duration) -> Option<T> {
+        match self.stream.settle(limit, &self.fence) {
+            Ok(()) => Some(flights),
+            Err(error) => {
+                self.context.poison(&error);
+                mem::forget(flights);
+                None
+            }
+        }
     }
 }

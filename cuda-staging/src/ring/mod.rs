@@ -72,6 +72,9 @@ impl Ring {
         let mut statistics = RingStatistics::default();
         let lane = device.context().map(|context| Lane::new(context, WAIT_LIMIT)).transpose()?;
         let memory = HostMemory::map(total, Purpose::Slots)?;
+        if let Some(node) = device.numa_node() {
+            memory.prefer_node(node);
+        }
         let memory = Arc::new(match &lane {
             Some(lane) => lane.pin(memory, &mut statistics)?,
             None => SlotMemory::Pageable(memory),
@@ -257,12 +260,8 @@ impl Ring {
             Ok(()) => Ok(flight),
             Err(error) => {
                 // Some of the copies may have been enqueued, and the end event not.
-                let limit = self.wait_limit.min(DROP_WAIT_LIMIT);
-                if lane.is_idle_within(limit) {
-                    self.free.push(flight.slot);
-                } else {
-                    lane.abandon(flight, limit);
-                }
+                let settled = lane.settle(flight, self.wait_limit.min(DROP_WAIT_LIMIT));
+                self.free.extend(settled.map(|flight| flight.slot));
                 Err(error)
             }
         }
@@ -331,10 +330,8 @@ impl Drop for Ring {
         if self.copying.is_empty() && self.fetching.is_empty() {
             return;
         }
-        let limit = self.wait_limit.min(DROP_WAIT_LIMIT);
-        if !lane.is_idle_within(limit) {
-            lane.abandon((mem::take(&mut self.copying), mem::take(&mut self.fetching)), limit);
-        }
+        let flights = (mem::take(&mut self.copying), mem::take(&mut self.fetching));
+        drop(lane.settle(flights, self.wait_limit.min(DROP_WAIT_LIMIT)));
     }
 }
 
