@@ -1,0 +1,98 @@
+//! Where the demo's checkpoint stands: on a real disk if there is one with room, because a folder in memory has no cold reads.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use gds_loader::facts::FileSystem;
+
+use super::super::sizes;
+use crate::interrupt::TemporaryFolder;
+
+/// A temporary folder, and what it stands on.
+#[derive(Debug)]
+pub(super) struct Place {
+    folder: TemporaryFolder,
+    file_system: FileSystem,
+}
+
+impl Place {
+    pub(super) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What kind of storage this is, in words.
+    pub(super) fn storage(&self) -> &'static str {
+        match self.file_system {
+            FileSystem::Memory => "in memory (tmpfs): nothing here can be read cold or directly",
+            FileSystem::Network => "on a network file system",
+            FileSystem::Local => "on a disk",
+        }
+    }
+}
+
+/// Makes the folder: in `asked`, else in the temporary folder (TMPDIR, /tmp), else in /var/tmp, the first of them that is not in
+/// memory and has `bytes` free. One in memory is taken where no other has room.
+pub(super) fn choose(asked: Option<&Path>, bytes: u64) -> anyhow::Result<Place> {
+    let candidates: Vec<PathBuf> = match asked {
+        Some(folder) => vec![folder.to_owned()],
+        None => vec![std::env::temp_dir(), PathBuf::from("/var/tmp"), PathBuf::from("/tmp")],
+    };
+    let mut refused: Vec<String> = Vec::new();
+    let mut suitable: Vec<(PathBuf, FileSystem)> = Vec::new();
+    for folder in candidates {
+        match examine(&folder, bytes) {
+            Ok(file_system) => suitable.push((folder, file_system)),
+            Err(error) => refused.push(format!("{error:#}")),
+        }
+    }
+    // A stable sort: among folders of one kind the order above stays.
+    suitable.sort_by_key(|(_, file_system)| *file_system == FileSystem::Memory);
+    for (parent, file_system) in suitable {
+        match TemporaryFolder::new_in(&parent, "gds-demo-") {
+            Ok(folder) => return Ok(Place { folder, file_system }),
+            Err(error) => refused.push(format!("{}: {error}", parent.display())),
+        }
+    }
+    refused.dedup();
+    bail!(
+        "no folder for a checkpoint of {}: {}; name one with --dir, or ask for less with --size",
+        sizes::bytes(bytes),
+        refused.join("; ")
+    )
+}
+
+/// The kind of file system below `folder`, if that has `bytes` free.
+fn examine(folder: &Path, bytes: u64) -> anyhow::Result<FileSystem> {
+    let handle = File::open(folder).with_context(|| folder.display().to_string())?;
+    let space = rustix::fs::fstatvfs(&handle).with_context(|| folder.display().to_string())?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    if free < bytes {
+        bail!("{} has only {} free", folder.display(), sizes::bytes(free));
+    }
+    Ok(FileSystem::of(&handle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_goes_with_its_owner() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = choose(Some(parent.path()), 1).unwrap();
+        let path = place.path().to_owned();
+        assert!(path.starts_with(parent.path()) && path.is_dir());
+        drop(place);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_refusal_names_folder_and_reason() {
+        let parent = tempfile::tempdir().unwrap();
+        let full = choose(Some(parent.path()), u64::MAX).unwrap_err().to_string();
+        assert!(full.contains(&*parent.path().to_string_lossy()) && full.contains("free"), "{full}");
+        let missing = choose(Some(&parent.path().join("missing")), 1).unwrap_err().to_string();
+        assert!(missing.contains("missing") && missing.contains("--dir"), "{missing}");
+    }
+}

@@ -1,0 +1,211 @@
+//! `gds load`: a checkpoint into device memory, timed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use cuda_staging::{Device, DeviceSelector};
+use gds_loader::{Backend, LoadReport, Loader, Stages};
+use serde::Serialize;
+
+use super::output::{Output, facts, printable};
+use super::progress::{Progress, ProgressMode};
+use super::{describe, sizes};
+
+/// Load a checkpoint into device memory and report how it went
+///
+/// The time runs from the call to the last byte being visible; opening, parsing, allocating and pinning are in it. With --repeat the
+/// report is that of the median run (the faster of the two in the middle), and the seconds of all runs are listed in their order.
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// A .safetensors file, a folder, a model.safetensors.index.json or a Hugging Face snapshot
+    path: PathBuf,
+    /// Where to: auto (the first CUDA device, else the CPU), cpu, cuda:N or a GPU's UUID
+    #[arg(long, default_value = "auto")]
+    device: DeviceSelector,
+    /// By which path: auto, gds, gds-compat, direct, buffered or mmap; any but auto serves or fails
+    #[arg(long, default_value = "auto")]
+    backend: Backend,
+    /// Only tensors whose name matches; may be given several times
+    #[arg(long, value_name = "GLOB")]
+    tensors: Vec<String>,
+    /// Drop the files from the page cache before each run, and say how much of them stayed
+    #[arg(long)]
+    cold: bool,
+    /// Load so many times, one after the other
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    repeat: u16,
+    /// Add the SHA-256 of every tensor's bytes as read back from the device (not timed)
+    #[arg(long)]
+    digest: bool,
+    /// Reading threads
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Pinned slots in all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    slots: Option<u16>,
+    /// Bytes of a slot (for example 4MiB)
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_size)]
+    slot_size: Option<u64>,
+    /// Bytes of a read, at most a slot's
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse_size)]
+    read_size: Option<u64>,
+    /// Progress on standard error
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    progress: ProgressMode,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The JSON object: the report of one run, and the seconds of all.
+#[derive(Serialize)]
+struct Summary<'a> {
+    #[serde(flatten)]
+    report: &'a LoadReport,
+    /// Seconds of every run, in their order; with `--repeat`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs: Option<Vec<f64>>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let device = Device::open(&arguments.device)?;
+    let mut reports: Vec<LoadReport> = Vec::new();
+    for run in 1..=arguments.repeat {
+        let what = match arguments.repeat {
+            1 => "loading".to_owned(),
+            runs => format!("loading {run}/{runs}"),
+        };
+        let progress = Arc::new(Progress::start(arguments.progress, what, 0));
+        let model = loader(arguments, &device, Arc::clone(&progress))?.load(&arguments.path)?;
+        drop(progress);
+        let mut report = model.report().clone();
+        if arguments.digest {
+            report.digests = Some(model.digests()?);
+            if let Some(first) = reports.first() {
+                check_equal(first, &report, run)?;
+            }
+        }
+        reports.push(report);
+        // The model's memory is freed here, before the next run allocates its own.
+    }
+
+    let runs =
+        (arguments.repeat > 1).then(|| reports.iter().map(|report| report.seconds).collect::<Vec<f64>>());
+    let report = median(&reports).context("no run was made")?;
+    let mut out = Output::new();
+    if arguments.json {
+        out.json(&Summary { report, runs })?;
+    } else {
+        print(&mut out, report, runs.as_deref())?;
+    }
+    out.finish()
+}
+
+fn loader(arguments: &Arguments, device: &Device, progress: Arc<Progress>) -> anyhow::Result<Loader> {
+    let mut loader = Loader::new()
+        .device(device.clone())
+        .backend(arguments.backend)
+        .cold(arguments.cold)
+        .tensors(&arguments.tensors)?
+        .on_progress(move |state| progress.set(state.bytes_done, state.bytes_total));
+    if let Some(threads) = arguments.threads {
+        loader = loader.threads(threads.into());
+    }
+    if let Some(slots) = arguments.slots {
+        loader = loader.slots(slots.into());
+    }
+    if let Some(bytes) = arguments.slot_size {
+        loader = loader.slot_size(bytes);
+    }
+    if let Some(bytes) = arguments.read_size {
+        loader = loader.read_size(bytes);
+    }
+    Ok(loader)
+}
+
+/// The same files give the same bytes each time; if not, none of the runs is to be trusted.
+fn check_equal(first: &LoadReport, this: &LoadReport, run: u16) -> anyhow::Result<()> {
+    let (Some(first), Some(this)) = (&first.digests, &this.digests) else { return Ok(()) };
+    match first.iter().find(|(name, digest)| this.get(*name) != Some(digest)) {
+        None => Ok(()),
+        Some((name, _)) => {
+            bail!(
+                "tensor {name:?} has other bytes after run {run} than after the first; both read the same files"
+            )
+        }
+    }
+}
+
+/// The run in the middle by its seconds; of two in the middle the faster.
+fn median(reports: &[LoadReport]) -> Option<&LoadReport> {
+    let mut order: Vec<&LoadReport> = reports.iter().collect();
+    order.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    order.get(order.len().saturating_sub(1) / 2).copied()
+}
+
+fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>) -> anyhow::Result<()> {
+    let mut time = format!(
+        "{} s, {} GB/s",
+        sizes::seconds(report.seconds),
+        sizes::gb_per_s(report.bytes, report.seconds)
+    );
+    if let Some(runs) = runs {
+        let least = runs.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = runs.iter().copied().fold(0.0, f64::max);
+        let (count, least, most) = (runs.len(), sizes::seconds(least), sizes::seconds(most));
+        time += &format!(" (median of {count} runs, {least} to {most} s)");
+    }
+    let fallbacks = describe::fallbacks(&report.fallbacks);
+    let rows = [
+        ("Checkpoint", printable(&report.path.display().to_string()).into_owned()),
+        ("Device", describe::device(&report.device)),
+        ("Tensors", tensors(report)),
+        ("Size", sizes::bytes(report.bytes)),
+        ("Time", time),
+        ("Path", describe::paths(report)),
+        ("Page cache", describe::cache(&report.cache)),
+        ("Stages", stages(&report.stages)),
+        ("Pinned memory", sizes::bytes(report.peak_pinned_bytes)),
+    ];
+    let notes = fallbacks.into_iter().map(|line| ("Fallback", line));
+    out.table(&facts(rows.into_iter().chain(notes)))?;
+    if let Some(digests) = &report.digests {
+        out.gap()?;
+        // As sha256sum prints them, so that its users' tools can compare them.
+        for (name, digest) in digests {
+            out.line(format_args!("{digest}  {}", printable(name)))?;
+        }
+    }
+    Ok(())
+}
+
+fn tensors(report: &LoadReport) -> String {
+    let (tensors, files) = (report.tensors as u64, report.files as u64);
+    let mut text = format!("{} from {}", sizes::count(tensors), sizes::plural(files, "file"));
+    if report.tensors_not_indexed > 0 {
+        text += &format!("; {} more that the index does not give to their file", report.tensors_not_indexed);
+    }
+    text
+}
+
+fn stages(stages: &Stages) -> String {
+    let mut text = [
+        ("parse", stages.parse_s),
+        ("open", stages.open_s),
+        ("allocate", stages.allocate_s),
+        ("pin", stages.pin_s),
+        ("read", stages.read_s),
+    ]
+    .map(|(name, seconds)| format!("{name} {} s", sizes::seconds(seconds)))
+    .join(", ");
+    if let Some(hidden) = stages.copy_hidden {
+        text += &format!(
+            ", copy {} s ({} of it behind reads)",
+            sizes::seconds(stages.copy_s),
+            sizes::percent(hidden)
+        );
+    }
+    text
+}

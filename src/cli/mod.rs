@@ -1,0 +1,60 @@
+//! The commands: each file one command, argument handling and printing only.
+
+mod demo;
+mod describe;
+mod exit;
+mod inspect;
+mod load;
+mod output;
+mod progress;
+mod sizes;
+mod synth;
+
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+use clap::{Parser, Subcommand};
+
+/// Safetensors weights into GPU memory: straight from storage where the machine can, through pinned buffers where it cannot.
+#[derive(Debug, Parser)]
+#[command(name = "gds", version = version(), max_term_width = 110, after_help = EXIT_CODES)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done; 1 bad data or failed I/O; 2 usage; 3 what was forced is not available here.
+Results go to standard output, progress and errors to standard error.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Arguments),
+    Inspect(inspect::Arguments),
+    Load(load::Arguments),
+    Synth(synth::Arguments),
+}
+
+/// Parses the command line, runs the command, prints its error.
+pub(crate) fn run() -> ExitCode {
+    // clap prints help and usage errors itself and exits with 0 or 2.
+    let result = match CommandLine::parse().command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
+        Command::Synth(arguments) => synth::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error),
+    }
+}
+
+/// What `gds --version` says after the name.
+fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let (version, revision) = (env!("CARGO_PKG_VERSION"), env!("GDS_REVISION"));
+        format!("{version} (revision {revision}, cuFile bindings {})", gds_loader::CUFILE_HEADER_VERSION)
+    });
+    &VERSION
+}

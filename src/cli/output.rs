@@ -1,0 +1,128 @@
+//! Standard output: tables for people, one JSON object for programs.
+//!
+//! `println!` panics when the reader has gone away (`gds inspect | head`), so everything is written through this buffered writer,
+//! whose errors are values. It is flushed by [`Output::finish`] only, after the result is complete.
+
+use std::borrow::Cow;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use anyhow::Context;
+use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, TableStyle};
+use serde::Serialize;
+
+/// Buffered standard output.
+#[derive(Debug)]
+pub(crate) struct Output(BufWriter<StdoutLock<'static>>);
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self(BufWriter::with_capacity(64 << 10, io::stdout().lock()))
+    }
+
+    /// One line of text.
+    pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> anyhow::Result<()> {
+        writeln!(self.0, "{text}").context("writing to standard output")
+    }
+
+    /// An empty line, which parts one table from the next.
+    pub(crate) fn gap(&mut self) -> anyhow::Result<()> {
+        self.line("")
+    }
+
+    /// A table, without the spaces that fill its last column.
+    pub(crate) fn table(&mut self, table: &Table) -> anyhow::Result<()> {
+        for line in table.lines() {
+            self.line(line.trim_end())?;
+        }
+        Ok(())
+    }
+
+    /// One JSON object on lines of its own: indented for a terminal, on one line for a program.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        let written = if io::stdout().is_terminal() {
+            serde_json::to_writer_pretty(&mut self.0, value)
+        } else {
+            serde_json::to_writer(&mut self.0, value)
+        };
+        written.map_err(io::Error::from).context("writing JSON to standard output")?;
+        self.line("")
+    }
+
+    /// Hands everything to the reader; an output that could not be written (a full disk) is an error, not a success.
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
+        self.0.flush().context("writing to standard output")
+    }
+}
+
+/// How a column's cells stand under its heading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Align {
+    Left,
+    Right,
+}
+
+/// An empty table in the house style: a bold heading, one rule, and no other lines; columns wrap only on a terminal.
+pub(crate) fn table(columns: &[(&str, Align)]) -> Table {
+    use comfy_table::{ContentLineStyle, LineStyle};
+    const HOUSE: TableStyle = TableStyle::new()
+        .header_lines(ContentLineStyle::none())
+        .header_separator(LineStyle::none().fill('─').junction('─'))
+        .content_lines(ContentLineStyle::none());
+
+    let mut table = Table::new();
+    table.load_style(HOUSE).set_content_arrangement(if io::stdout().is_terminal() {
+        ContentArrangement::Dynamic
+    } else {
+        ContentArrangement::Disabled
+    });
+    if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
+        table.force_no_tty();
+    }
+    if !columns.is_empty() {
+        table.set_header(columns.iter().map(|(name, _)| Cell::new(name).add_attribute(Attribute::Bold)));
+    }
+    for (column, (_, align)) in table.column_iter_mut().zip(columns) {
+        column.set_cell_alignment(match align {
+            Align::Left => CellAlignment::Left,
+            Align::Right => CellAlignment::Right,
+        });
+        column.set_padding((0, 3));
+    }
+    table
+}
+
+/// A table of facts: a name and its value a line, no heading.
+pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, String)>) -> Table {
+    let mut table = table(&[]);
+    for (name, value) in facts {
+        table.add_row([name.to_owned(), value]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 3));
+    }
+    table
+}
+
+/// Text from a file, fit for a terminal: control characters, which could move the cursor or recolour the screen, are escaped.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().any(char::is_control) {
+        let escape = |character: char| -> String {
+            if character.is_control() { character.escape_default().collect() } else { character.into() }
+        };
+        Cow::Owned(text.chars().map(escape).collect())
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(printable("model.layers.0.weight"), "model.layers.0.weight");
+        assert_eq!(printable("größe"), "größe");
+        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+    }
+}
