@@ -12,8 +12,7 @@
 //!   fields the format does not know), because readers disagree on which one counts;
 //! - a shape whose dimensions other than 0 overflow 64 bits when multiplied, wherever the 0 stands: the reference accepts
 //!   `[0, 2^63, 2^63]` and refuses `[2^63, 2^63, 0]`;
-//! - tensors whose ends overflow 64 bits together with the header, where the reference's sum wraps in a release build;
-//! - a dtype written as an object holding an empty object (`{"F32": {}}`), an accident of the reference's parser.
+//! - tensors whose ends overflow 64 bits together with the header, where the reference's sum wraps in a release build.
 //!
 //! A header limit other than the default [`HeaderLimits`] also changes the verdict, in the direction of the change.
 //! The limit holds while reading; a writer of this format must hold it too, or it writes what nobody reads.
