@@ -90,7 +90,7 @@ impl Settled {
         };
         let workers = self.threads.min(at_most).min(plan.pieces.len()).max(1);
         let slots = (self.slots / workers).max(1).min(slot_pieces.div_ceil(workers) + 1);
-        let slot_size = align_up(plan.slot_bytes(), limits::page_size() as u64).min(self.slot_size);
+        let slot_size = align_up(plan.slot_bytes(), limits::page_size() as u64);
         let ring = (slot_pieces > 0).then_some(RingOptions { slots, slot_size: slot_size as usize });
         (workers, ring)
     }

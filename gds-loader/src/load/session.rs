@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::Loader;
 use super::destination::Space;
-use super::options::EXTENT_STEP;
+use super::options::Settled;
 use crate::error::Result;
 use crate::facts::{self, FileFacts};
 use crate::format::Header;
@@ -138,15 +138,7 @@ impl Session {
     pub(crate) fn run(mut self, job: &Job<'_>, space: Space) -> Result<Loaded> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let settled = job.loader.sizes.settle(limits::memory_limit(), cores)?;
-        let plan = self.plan(
-            job,
-            Cut {
-                read_size: settled.read_size,
-                slot_size: settled.slot_size,
-                straight: !job.device.is_cuda(),
-                gather: job.gather,
-            },
-        );
+        let plan = self.plan(job, settled);
         let (carved, parts) = space.carve(&plan.parts)?;
         self.clock.lap(|stages| &mut stages.allocate_s);
         let (workers, ring) = settled.workers(&plan);
@@ -171,10 +163,18 @@ impl Session {
         Ok(Loaded { headers, metadata, chosen, regions, report: LoadReport { fallbacks, ..report } })
     }
 
-    fn plan(&self, job: &Job<'_>, rule: Cut) -> Plan {
-        let shape =
-            |route: &Route| FileShape { len: route.len(), alignment: route.alignment().min(EXTENT_STEP) };
+    fn plan(&self, job: &Job<'_>, settled: Settled) -> Plan {
+        let shape = |route: &Route| FileShape { len: route.len(), alignment: route.alignment() };
         let shapes: Vec<FileShape> = self.routes.iter().map(shape).collect();
+        // Sectors larger than any known today make reads longer rather than wrong.
+        let step = shapes.iter().map(|shape| shape.alignment).fold(1, u64::max);
+        let read_size = plan::align_up(settled.read_size, step);
+        let rule = Cut {
+            read_size,
+            slot_size: settled.slot_size.max(read_size),
+            straight: !job.device.is_cuda(),
+            gather: job.gather,
+        };
         plan::cut(&plan::runs(job.wanted, job.offsets), &shapes, rule)
     }
 

@@ -180,7 +180,7 @@ mod tests {
         }
 
         fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-            if offset % self.alignment != 0 || into.len() as u64 % self.alignment != 0 {
+            if !(offset | into.len() as u64).is_multiple_of(self.alignment) {
                 return Err(io::Error::from_raw_os_error(libc::EINVAL));
             }
             let start = (offset as usize).min(self.bytes.len());
