@@ -90,7 +90,7 @@ extern "C" fn cuda_sim_device_memory(address: Address, len: usize) -> *mut c_voi
         let allocation = memory::find(address).ok_or(INVALID_VALUE)?;
         let end = address.checked_add(len as u64).ok_or(INVALID_VALUE)?;
         if end <= allocation.address + allocation.len {
-            alias = allocation.alias(address).cast();
+            alias = allocation.alias(address)?.cast();
         }
         Ok(())
     });
@@ -102,8 +102,8 @@ extern "C" fn cuda_sim_device_memory(address: Address, len: usize) -> *mut c_voi
 #[unsafe(no_mangle)]
 extern "C" fn cuda_sim_write_device_memory(to: Address, from: Address, len: usize) -> i32 {
     control(|| {
-        // SAFETY: the device memory is kept during the copy; `from` is the caller's promise.
-        copy::with_known(to, len, |to| unsafe { std::ptr::copy(from as *const u8, to, len) })
+        // SAFETY: `from` is the caller's promise.
+        unsafe { copy::write_unordered(to, from as *const u8, len) }
     })
 }
 
@@ -111,8 +111,8 @@ extern "C" fn cuda_sim_write_device_memory(to: Address, from: Address, len: usiz
 #[unsafe(no_mangle)]
 extern "C" fn cuda_sim_read_device_memory(to: Address, from: Address, len: usize) -> i32 {
     control(|| {
-        // SAFETY: the device memory is kept during the copy; `to` is the caller's promise.
-        copy::with_known(from, len, |from| unsafe { std::ptr::copy(from, to as *mut u8, len) })
+        // SAFETY: `to` is the caller's promise.
+        unsafe { copy::read_unordered(to as *mut u8, from, len) }
     })
 }
 

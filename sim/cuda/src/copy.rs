@@ -5,7 +5,7 @@
 //! staged at the call, pageable destinations make the call wait.
 
 use std::collections::VecDeque;
-use std::ptr;
+use std::{ptr, slice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,6 +21,9 @@ use crate::state::{device, driver, memory};
 
 /// Bytes staged at once; two such pieces may be on their way, so that a copy of any size needs little memory.
 const STAGE: usize = 4 << 20;
+
+/// Bytes filled at once: a multiple of every width.
+const FILL_PIECE: usize = 64 << 10;
 
 static COPIES: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
@@ -93,11 +96,11 @@ enum End {
     Staged(Box<[u8]>),
 }
 
-/// Keeps the memory behind a pointer.
-enum Keep {
-    Allocation { _allocation: Arc<Allocation> },
-    Pin { _pin: PinInUse },
-    Nothing,
+/// One end of a copy as it runs, kept until it is done.
+enum Memory {
+    Device(Arc<Allocation>, Address),
+    Pinned(*mut u8, #[expect(dead_code, reason = "kept so that the pin is not taken away")] PinInUse),
+    Host(*mut u8),
 }
 
 impl End {
@@ -105,28 +108,67 @@ impl End {
         if place == Place::Pageable { Self::Waiting(address) } else { Self::Known(address) }
     }
 
-    /// Where the `len` bytes are now.
-    fn pointer(&self, len: usize) -> Result<(*mut u8, Keep)> {
+    /// The `len` bytes as they are now.
+    fn look_up(&self, len: usize) -> Result<Memory> {
         match self {
-            Self::Known(address) => known(*address, len),
-            Self::Waiting(address) => Ok((*address as *mut u8, Keep::Nothing)),
-            Self::Staged(bytes) => Ok((bytes.as_ptr().cast_mut(), Keep::Nothing)),
+            Self::Known(address) => look_up(*address, len),
+            Self::Waiting(address) => Ok(Memory::Host(*address as *mut u8)),
+            Self::Staged(bytes) => Ok(Memory::Host(bytes.as_ptr().cast_mut())),
         }
     }
 }
 
-fn known(address: Address, len: usize) -> Result<(*mut u8, Keep)> {
-    let end = address + len as u64;
-    if let Some(allocation) = memory::find(address) {
-        let inside = end <= allocation.address + allocation.len;
-        let pointer = allocation.alias(address);
-        return inside
-            .then_some((pointer, Keep::Allocation { _allocation: allocation }))
-            .ok_or(ILLEGAL_ADDRESS);
+/// Memory that CUDA knows; an illegal address where it does not (any more).
+fn look_up(address: Address, len: usize) -> Result<Memory> {
+    let end = address.checked_add(len as u64).ok_or(ILLEGAL_ADDRESS)?;
+    let (range_end, memory) = match memory::find(address) {
+        Some(found) => (found.address + found.len, Memory::Device(found, address)),
+        None => {
+            let found = driver()?.pins.find(address).ok_or(ILLEGAL_ADDRESS)?;
+            (found.pin().address + found.pin().len, Memory::Pinned(address as *mut u8, found))
+        }
+    };
+    if end > range_end { Err(ILLEGAL_ADDRESS) } else { Ok(memory) }
+}
+
+impl Memory {
+    /// Where the simulator can reach it.
+    fn pointer(&self) -> Result<*mut u8> {
+        match self {
+            Self::Device(allocation, address) => allocation.alias(*address),
+            Self::Pinned(pointer, _) | Self::Host(pointer) => Ok(*pointer),
+        }
     }
-    let pin = driver()?.pins.find(address).ok_or(ILLEGAL_ADDRESS)?;
-    let inside = end <= pin.pin().address + pin.pin().len;
-    inside.then_some((address as *mut u8, Keep::Pin { _pin: pin })).ok_or(ILLEGAL_ADDRESS)
+
+    /// Writes `len` bytes from `from` into it.
+    ///
+    /// # Safety
+    /// - It is `len` bytes long.
+    /// - The `len` bytes at `from` stay as they are meanwhile.
+    unsafe fn write(&self, from: *const u8, len: usize) -> Result {
+        if let Self::Device(allocation, address) = self {
+            // SAFETY: handed on.
+            return unsafe { allocation.mapping.write(allocation.offset_of(*address), from, len) };
+        }
+        // SAFETY: handed on; pinned memory is kept, other host memory is that of a call that waits.
+        unsafe { ptr::copy(from, self.pointer()?, len) };
+        Ok(())
+    }
+
+    /// Reads `len` bytes of it into `to`.
+    ///
+    /// # Safety
+    /// - It is `len` bytes long.
+    /// - Nothing else uses the `len` bytes at `to` meanwhile.
+    unsafe fn read(&self, to: *mut u8, len: usize) -> Result {
+        if let Self::Device(allocation, address) = self {
+            // SAFETY: handed on.
+            return unsafe { allocation.mapping.read(allocation.offset_of(*address), to, len) };
+        }
+        // SAFETY: handed on; pinned memory is kept, other host memory is that of a call that waits.
+        unsafe { ptr::copy(self.pointer()?, to, len) };
+        Ok(())
+    }
 }
 
 /// Moves the bytes over the link of the device.
@@ -134,19 +176,29 @@ fn transfer(device: usize, to: &End, from: &End, len: usize, corrupt: bool) -> R
     pass_gate();
     let mut outcome = Ok(());
     device::find(device)?.link.carry(len, || {
-        outcome = to.pointer(len).and_then(|(to, _keep_to)| {
-            let (from, _keep_from) = from.pointer(len)?;
-            // SAFETY: both ranges were looked up just now and are kept, or belong to a call that waits (the C contract of its
-            // pointers), or are ours. They may overlap.
-            unsafe { ptr::copy(from, to, len) };
-            if corrupt {
-                // SAFETY: inside the range written above; `len` is not 0.
-                unsafe { *to.add(len / 2) ^= 0x10 };
-            }
-            Ok(())
-        });
+        outcome = move_bytes(to, from, len).and_then(|to| if corrupt { flip_a_bit(&to, len) } else { Ok(()) });
     });
     outcome
+}
+
+/// Moves the bytes; returns where they went.
+fn move_bytes(to: &End, from: &End, len: usize) -> Result<Memory> {
+    let (to, from) = (to.look_up(len)?, from.look_up(len)?);
+    match (&to, &from) {
+        // SAFETY: both were looked up just now with `len` bytes and are kept.
+        (Memory::Pinned(..) | Memory::Host(_), Memory::Device(..)) => unsafe { from.read(to.pointer()?, len)? },
+        // SAFETY: as above.
+        _ => unsafe { to.write(from.pointer()?, len)? },
+    }
+    Ok(to)
+}
+
+/// Makes what a copy brought wrong.
+fn flip_a_bit(to: &Memory, len: usize) -> Result {
+    let middle = to.pointer()?.wrapping_add(len / 2);
+    // SAFETY: inside the `len` bytes written just now, of which there is at least one.
+    unsafe { *middle ^= 0x10 };
+    Ok(())
 }
 
 /// Counts a copy; whether it is to be corrupted.
@@ -188,6 +240,8 @@ pub(crate) fn launch_during_call(stream: &Stream, to: Address, from: Address, le
 /// Copies the source away piece by piece, and brings the pieces in the order of the stream.
 fn launch_staged(stream: &Stream, to: Address, from: Address, len: usize, corrupt: bool) -> Result {
     let device = stream.context.device;
+    let source = End::new(place(from, len)?, from).look_up(len)?;
+    let source = source.pointer()?;
     let mut in_flight: VecDeque<Arc<Completion>> = VecDeque::new();
     for start in (0..len).step_by(STAGE) {
         if in_flight.len() == 2
@@ -196,12 +250,8 @@ fn launch_staged(stream: &Stream, to: Address, from: Address, len: usize, corrup
             oldest.wait();
         }
         let piece = STAGE.min(len - start);
-        let (source, _keep) = match place(from, len)? {
-            Place::Pageable => ((from as *mut u8), Keep::Nothing),
-            _ => known(from, len)?,
-        };
-        // SAFETY: `len` bytes at `source` are kept, or the program's for the time of the call; the piece is inside.
-        let staged: Box<[u8]> = unsafe { std::slice::from_raw_parts(source.add(start), piece) }.into();
+        // SAFETY: `len` bytes at `source` are the program's for the time of the call; the piece is inside.
+        let staged: Box<[u8]> = unsafe { slice::from_raw_parts(source.add(start), piece) }.into();
         let (to, from) = (End::Known(to + start as u64), End::Staged(staged));
         stream.run(move || transfer(device, &to, &from, piece, corrupt && start == 0))?;
         if len > STAGE {
@@ -267,16 +317,13 @@ impl Fill {
     }
 
     fn run(&self) -> Result {
-        let (to, _keep) = known(self.to, self.len)?;
         let pattern = self.value.to_le_bytes();
-        for start in (0..self.len).step_by(self.width) {
-            if self.width == 1 {
-                // SAFETY: the whole range was looked up just now and is kept.
-                unsafe { ptr::write_bytes(to, pattern[0], self.len) };
-                break;
-            }
-            // SAFETY: as above; `start + width` is at most `len`, and `width` at most 4.
-            unsafe { ptr::copy_nonoverlapping(pattern.as_ptr(), to.add(start), self.width) };
+        let piece = pattern.get(..self.width).ok_or(INVALID_VALUE)?.repeat(FILL_PIECE / self.width);
+        for start in (0..self.len).step_by(FILL_PIECE) {
+            let len = FILL_PIECE.min(self.len - start);
+            let to = look_up(self.to + start as u64, len)?;
+            // SAFETY: looked up just now with `len` bytes; the piece is at least as long.
+            unsafe { to.write(piece.as_ptr(), len)? };
         }
         Ok(())
     }
@@ -284,6 +331,24 @@ impl Fill {
 
 /// Uses `len` bytes of memory that CUDA knows.
 pub(crate) fn with_known<T>(address: Address, len: usize, use_it: impl FnOnce(*mut u8) -> T) -> Result<T> {
-    let (pointer, _keep) = known(address, len)?;
-    Ok(use_it(pointer))
+    let memory = look_up(address, len)?;
+    memory.pointer().map(use_it)
+}
+
+/// Writes device memory from the host, unordered with every stream.
+///
+/// # Safety
+/// - The `len` bytes at `from` can be read, and stay as they are meanwhile.
+pub(crate) unsafe fn write_unordered(to: Address, from: *const u8, len: usize) -> Result {
+    // SAFETY: looked up with `len` bytes; the source by the caller's promise.
+    unsafe { look_up(to, len)?.write(from, len) }
+}
+
+/// Reads device memory from the host, unordered with every stream.
+///
+/// # Safety
+/// - The `len` bytes at `to` can be written, and nothing else uses them meanwhile.
+pub(crate) unsafe fn read_unordered(to: *mut u8, from: Address, len: usize) -> Result {
+    // SAFETY: looked up with `len` bytes; the destination by the caller's promise.
+    unsafe { look_up(from, len)?.read(to, len) }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::process;
+use std::sync::Arc;
 
 use crate::call::api;
 use crate::code::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM, Result};
@@ -39,7 +40,7 @@ fn open(handle: &MemoryHandle) -> Result<Mapping> {
         eprintln!("cuda-sim: opening another process's memory, {path}: {error}");
         OPERATING_SYSTEM
     })?;
-    Mapping::new(&file, handle.offset, handle.mapped, false)
+    Mapping::new(&Arc::new(file), handle.offset, handle.mapped, false)
 }
 
 api! {

@@ -53,18 +53,23 @@ impl Allocation {
         self.origin == Origin::Managed
     }
 
-    /// The simulator's own address of `address`, which must lie inside.
-    pub(crate) fn alias(&self, address: Address) -> *mut u8 {
-        self.mapping.alias.wrapping_add(address.saturating_sub(self.address) as usize)
+    /// Where `address`, which must lie inside, is from the start.
+    pub(crate) fn offset_of(&self, address: Address) -> u64 {
+        address.saturating_sub(self.address)
+    }
+
+    /// Where the simulator can reach `address`, which must lie inside.
+    pub(crate) fn alias(&self, address: Address) -> Result<*mut u8> {
+        Ok(self.mapping.alias()?.wrapping_add(self.offset_of(address) as usize))
     }
 }
 
 impl Drop for Allocation {
     /// After the last copy that was using it.
     fn drop(&mut self) {
-        self.mapping.unmap_alias();
-        if let Some(vram) = self.vram() {
-            vram.discard(self.mapping.offset, self.mapping.len);
+        self.mapping.unmap();
+        if self.origin != Origin::Ipc {
+            self.mapping.discard();
         }
     }
 }
