@@ -1,5 +1,6 @@
 //! Is there a driver? The one place that opens it, and the first CUDA call of the process.
 
+use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Display;
 use std::ptr;
@@ -59,7 +60,7 @@ fn why_no_library() -> String {
     // SAFETY: the same initialisers as in `open`.
     let why = match unsafe { Library::new("libcuda.so.1") } {
         Ok(_) => "libcuda.so.1 opened only at the second attempt".to_owned(),
-        Err(error) => error.to_string(),
+        Err(error) => error.source().map_or_else(|| error.to_string(), |source| source.to_string()),
     };
     format!("no CUDA driver library ({why}); install the NVIDIA driver, or use the CPU device")
 }
