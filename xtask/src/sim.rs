@@ -1,8 +1,121 @@
-//! Under construction.
+//! `cargo xtask sim`: runs a command on the simulated CUDA driver.
+//!
+//! The driver is built with the release profile whatever profile this program has, so that copies are as fast as memory. It
+//! goes into a folder of its own under both names that programs look for, since cudarc tries `libcuda.so` before
+//! `libcuda.so.1`; the folder comes first on `LD_LIBRARY_PATH` and the library is preloaded, which also serves the files that
+//! NVIDIA's libcufile misses on such machines. Only the command gets these variables.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+
+use anyhow::{Context as _, Result};
+
+use crate::workspace;
+
+/// Both names, for the same file.
+const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 #[derive(clap::Args)]
-pub(crate) struct Arguments {}
+pub(crate) struct Arguments {
+    /// Print the environment as KEY=VALUE lines instead of running a command
+    #[arg(long)]
+    print_env: bool,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "print_env")]
+    command: Vec<OsString>,
+}
 
-pub(crate) fn run(_arguments: Arguments) -> anyhow::Result<()> {
-    anyhow::bail!("under construction")
+/// What a command needs to find the simulated driver.
+pub(crate) struct Environment {
+    variables: Vec<(&'static str, OsString)>,
+}
+
+impl Environment {
+    /// The variables and their values.
+    pub(crate) fn variables(&self) -> &[(&'static str, OsString)] {
+        &self.variables
+    }
+
+    /// A command that will run on the simulated driver.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.envs(self.variables().iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+/// Builds the simulated driver and puts it where programs find it.
+pub(crate) fn build() -> Result<Environment> {
+    let target = target()?;
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--quiet", "--release", "--package", "cuda-sim", "--target-dir"]);
+    workspace::check(cargo.arg(&target))?;
+    let built = target.join("release/libcuda_sim.so");
+    let folder = target.join("sim");
+    fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
+    for name in NAMES {
+        install(&built, &folder.join(name))?;
+    }
+    environment(&folder)
+}
+
+/// Copies `from` to `to` in one step, since programs that run now have the old file mapped. A file that is the same stays.
+fn install(from: &Path, to: &Path) -> Result<()> {
+    let new = fs::read(from).with_context(|| format!("could not read {}", from.display()))?;
+    if fs::read(to).is_ok_and(|old| old == new) {
+        return Ok(());
+    }
+    let unfinished = to.with_extension(format!("unfinished-{}", process::id()));
+    fs::write(&unfinished, new).with_context(|| format!("could not write {}", unfinished.display()))?;
+    fs::rename(&unfinished, to).with_context(|| format!("could not make {}", to.display()))
+}
+
+/// The variables, with what they held before at the end.
+fn environment(folder: &Path) -> Result<Environment> {
+    let cufile = target()?.join("cufile/1.20/lib");
+    let library = cufile.join("libcufile.so.0");
+    let fetched = library.is_file();
+
+    let mut folders = vec![folder.to_owned()];
+    folders.extend(fetched.then_some(cufile));
+    let mut variables = vec![
+        ("LD_LIBRARY_PATH", before(folders, "LD_LIBRARY_PATH")?),
+        ("LD_PRELOAD", before(vec![folder.join("libcuda.so.1")], "LD_PRELOAD")?),
+    ];
+    if fetched {
+        variables.push(("GDS_CUFILE_LIBRARY", library.into_os_string()));
+    }
+    Ok(Environment { variables })
+}
+
+/// The paths followed by what is in the list variable now.
+fn before(mut paths: Vec<PathBuf>, variable: &str) -> Result<OsString> {
+    let now = std::env::var_os(variable).unwrap_or_default();
+    paths.extend(std::env::split_paths(&now).filter(|path| !path.as_os_str().is_empty()));
+    std::env::join_paths(&paths)
+        .with_context(|| format!("a path for {variable} has a colon in it: {paths:?}"))
+}
+
+/// The build folder, whatever folder the command runs in.
+fn target() -> Result<PathBuf> {
+    let target = workspace::target();
+    std::path::absolute(&target).with_context(|| format!("could not make {} absolute", target.display()))
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    let environment = build()?;
+    if arguments.print_env {
+        for (name, value) in environment.variables() {
+            println!("{name}={}", value.display());
+        }
+        return Ok(());
+    }
+    let (program, rest) = arguments.command.split_first().context("no command to run")?;
+    let status = environment.command(program).args(rest).status();
+    let status = status.with_context(|| format!("could not run {}", program.display()))?;
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    process::exit(code.with_context(|| format!("{} ended with {status}", program.display()))?);
 }
