@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gds_loader::format::TensorEntry;
-use gds_loader::source::Source;
+use gds_loader::source::{Origin, Source};
 use serde::Serialize;
 
 use super::output::{Align, Output, facts, printable, table};
@@ -38,6 +38,9 @@ const VALUE: usize = 100;
 #[derive(Serialize)]
 struct Contents<'a> {
     path: &'a Path,
+    /// Why these files.
+    #[serde(skip)]
+    origin: &'a Origin,
     totals: Totals,
     files: Vec<FileEntry<'a>>,
     dtypes: BTreeMap<&'static str, Share>,
@@ -54,6 +57,8 @@ struct Totals {
     /// Of the whole files.
     file_bytes: u64,
     header_bytes: u64,
+    /// Tensors in the files that an index gives to another file, or to none; not listed.
+    tensors_not_indexed: usize,
 }
 
 #[derive(Serialize)]
@@ -116,6 +121,7 @@ fn contents<'a>(source: &'a Source, globs: &[globset::Glob]) -> anyhow::Result<C
         files: files.len(),
         file_bytes: files.iter().map(|file| file.bytes).sum(),
         header_bytes: files.iter().map(|file| file.header_bytes).sum(),
+        tensors_not_indexed: source.unindexed.len(),
         ..Totals::default()
     };
     let mut dtypes: BTreeMap<&'static str, Share> = BTreeMap::new();
@@ -139,26 +145,40 @@ fn contents<'a>(source: &'a Source, globs: &[globset::Glob]) -> anyhow::Result<C
             offset: entry.offset,
         });
     }
-    Ok(Contents { path: &source.path, totals, files, dtypes, metadata: &source.metadata, tensors })
+    Ok(Contents {
+        path: &source.path,
+        origin: &source.origin,
+        totals,
+        files,
+        dtypes,
+        metadata: &source.metadata,
+        tensors,
+    })
 }
 
 fn print(out: &mut Output, contents: &Contents<'_>, filtered: bool, all: bool) -> anyhow::Result<()> {
     let totals = &contents.totals;
     let matching = if filtered { " that match" } else { "" };
-    out.table(&facts([
+    let mut rows = vec![
         ("Checkpoint", printable(&contents.path.display().to_string()).into_owned()),
         ("Tensors", format!("{}{matching}", sizes::count(totals.tensors as u64))),
         ("Size", format!("{} ({} bytes)", sizes::bytes(totals.bytes), sizes::count(totals.bytes))),
         (
             "Files",
             format!(
-                "{}, {}, headers {}",
+                "{} ({}, headers {}): {}",
                 sizes::count(totals.files as u64),
                 sizes::bytes(totals.file_bytes),
-                sizes::bytes(totals.header_bytes)
+                sizes::bytes(totals.header_bytes),
+                printable(&contents.origin.to_string()),
             ),
         ),
-    ]))?;
+    ];
+    if totals.tensors_not_indexed > 0 {
+        let more = sizes::plural(totals.tensors_not_indexed as u64, "tensor");
+        rows.push(("Left out", format!("{more} that the index gives to another file, or to none")));
+    }
+    out.table(&facts(rows))?;
 
     let rows = if all { usize::MAX } else { ROWS };
     out.gap()?;

@@ -157,8 +157,7 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>) -> anyhow:
         let (count, least, most) = (runs.len(), sizes::seconds(least), sizes::seconds(most));
         time += &format!(" (median of {count} runs, {least} to {most} s)");
     }
-    let fallbacks = describe::fallbacks(&report.fallbacks);
-    let rows = [
+    let mut rows = vec![
         ("Checkpoint", printable(&report.path.display().to_string()).into_owned()),
         ("Device", describe::device(&report.device)),
         ("Tensors", tensors(report)),
@@ -167,10 +166,12 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>) -> anyhow:
         ("Path", describe::paths(report)),
         ("Page cache", describe::cache(&report.cache)),
         ("Stages", stages(&report.stages)),
-        ("Pinned memory", sizes::bytes(report.peak_pinned_bytes)),
     ];
-    let notes = fallbacks.into_iter().map(|line| ("Fallback", line));
-    out.table(&facts(rows.into_iter().chain(notes)))?;
+    if report.peak_pinned_bytes > 0 {
+        rows.push(("Pinned memory", sizes::bytes(report.peak_pinned_bytes)));
+    }
+    rows.extend(describe::fallbacks(&report.fallbacks).into_iter().map(|line| ("Fallback", line)));
+    out.table(&facts(rows))?;
     if let Some(digests) = &report.digests {
         out.gap()?;
         // As sha256sum prints them, so that its users' tools can compare them.
@@ -197,15 +198,38 @@ fn stages(stages: &Stages) -> String {
         ("allocate", stages.allocate_s),
         ("pin", stages.pin_s),
         ("read", stages.read_s),
+        ("copy", stages.copy_s),
     ]
-    .map(|(name, seconds)| format!("{name} {} s", sizes::seconds(seconds)))
+    .into_iter()
+    .filter(|(_, seconds)| *seconds > 0.0)
+    .map(|(name, seconds)| format!("{name} {}", sizes::duration(seconds)))
+    .collect::<Vec<_>>()
     .join(", ");
     if let Some(hidden) = stages.copy_hidden {
-        text += &format!(
-            ", copy {} s ({} of it behind reads)",
-            sizes::seconds(stages.copy_s),
-            sizes::percent(hidden)
-        );
+        text += &format!(" ({} of it while reading)", sizes::percent(hidden));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn every_option_of_the_design_is_taken() {
+        let line = "load model --device cuda:1 --backend eager --tensors a* --tensors b* --cold --repeat 3 --digest --threads 2 \
+                    --slots 4 --slot-size 4MiB --read-size 1MiB --progress never --json";
+        let Only { arguments } = Only::try_parse_from(line.split_whitespace()).unwrap();
+        assert_eq!(arguments.device, DeviceSelector::Cuda(1));
+        assert_eq!(arguments.backend, Backend::Only(gds_loader::PathKind::Buffered));
+        assert_eq!(arguments.tensors, ["a*", "b*"]);
+        assert_eq!((arguments.slot_size, arguments.read_size), (Some(4 << 20), Some(1 << 20)));
+    }
 }

@@ -42,6 +42,15 @@ pub(crate) fn seconds(value: f64) -> String {
     if value < 10.0 { format!("{value:.3}") } else { format!("{value:.1}") }
 }
 
+/// A stage's time in the unit it needs: `0.4 ms`, `106 ms`, `1.250 s`.
+pub(crate) fn duration(value: f64) -> String {
+    match value * 1e3 {
+        milliseconds if milliseconds < 9.95 => format!("{milliseconds:.1} ms"),
+        milliseconds if milliseconds < 999.5 => format!("{milliseconds:.0} ms"),
+        _ => format!("{} s", seconds(value)),
+    }
+}
+
 /// A share of one, in percent. Only all of it is written `100%`, and only none of it `0%`.
 pub(crate) fn percent(share: f64) -> String {
     match share * 100.0 {
@@ -53,12 +62,12 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// A count with its digits grouped in threes by a thin gap that any terminal has: `100,000`.
+/// A count with its digits in groups of three: `100,000`.
 pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -116,6 +125,9 @@ mod tests {
         }
         assert_eq!(gb_per_s(2_200_000_000, 1.25), "1.76");
         assert_eq!(gb_per_s(1, 0.0), "-");
+        assert_eq!(duration(0.000_42), "0.4 ms");
+        assert_eq!(duration(0.106), "106 ms");
+        assert_eq!(duration(0.9999), "1.000 s");
         assert_eq!(count(100_000), "100,000");
         assert_eq!(count(999), "999");
         assert_eq!(plural(1, "file"), "1 file");

@@ -9,7 +9,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
 
 use super::payload::Payload;
-use super::{Architecture, GENERATOR_KEY, PAYLOAD_VERSION, Recipe, SEED_KEY, SMALLEST_BYTES};
+use super::{Architecture, GENERATOR_KEY, LARGEST_BYTES, PAYLOAD_VERSION, Recipe, SEED_KEY, SMALLEST_BYTES};
 
 /// One tensor of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,11 @@ impl Layout {
         ensure!(
             recipe.bytes >= SMALLEST_BYTES,
             "a checkpoint of {} bytes is too small for this shape; ask for at least {SMALLEST_BYTES}",
+            recipe.bytes
+        );
+        ensure!(
+            recipe.bytes <= LARGEST_BYTES,
+            "a checkpoint of {} bytes is more than any model; ask for at most {LARGEST_BYTES}",
             recipe.bytes
         );
         let architecture = Architecture::near(u64::try_from(

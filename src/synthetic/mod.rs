@@ -11,7 +11,7 @@ mod shape;
 mod write;
 
 pub(crate) use layout::Layout;
-use shape::{Architecture, SMALLEST_BYTES};
+use shape::{Architecture, LARGEST_BYTES, SMALLEST_BYTES};
 pub(crate) use write::write;
 
 use gds_loader::format::Dtype;

@@ -37,12 +37,11 @@ impl Payload {
         let (first, rest) = into.split_at_mut(head.len());
         first.copy_from_slice(&self.word(index)[head.clone()]);
         index += u64::from(!head.is_empty());
-        let mut words = rest.chunks_exact_mut(WORD);
-        for chunk in &mut words {
-            chunk.copy_from_slice(&self.word(index));
+        let (words, last) = rest.as_chunks_mut::<WORD>();
+        for word in words {
+            *word = self.word(index);
             index += 1;
         }
-        let last = words.into_remainder();
         last.copy_from_slice(&self.word(index)[..last.len()]);
     }
 
@@ -56,16 +55,16 @@ impl Payload {
         }
         index += u64::from(!head.is_empty());
         let mut at = offset + head.len() as u64;
-        // The last chunk may be shorter than a word.
-        for chunk in rest.chunks(WORD) {
+        let (words, last) = rest.as_chunks::<WORD>();
+        for word in words {
             let expected = self.word(index);
-            if chunk != &expected[..chunk.len()] {
-                return differs(at, chunk, &expected);
+            if *word != expected {
+                return differs(at, word, &expected);
             }
             index += 1;
             at += WORD as u64;
         }
-        None
+        differs(at, last, &self.word(index))
     }
 
     /// The word in which `offset` lies, and the part of it that comes before the first whole word: empty where `offset` is a

@@ -6,6 +6,8 @@
 
 /// The smallest checkpoint that still has every kind of tensor, in bytes of any dtype.
 pub(crate) const SMALLEST_BYTES: u64 = 64 << 10;
+/// The largest checkpoint: a hundred times today's models, and still a list of tensors that fits in memory.
+pub(crate) const LARGEST_BYTES: u64 = 100_000_000_000_000;
 
 /// The three numbers from which every shape follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +105,7 @@ mod tests {
             assert!(off < 0.02, "{parameters}: {model:?} has {}", model.parameters());
             let elements: u64 = model.tensors().iter().map(|(_, shape)| shape.iter().product::<u64>()).sum();
             assert_eq!(elements, model.parameters());
-            assert!(model.tensors().iter().all(|(_, shape)| shape.iter().product::<u64>() % 8 == 0));
+            assert!(model.tensors().iter().all(|(_, shape)| shape.iter().product::<u64>().is_multiple_of(8)));
             parameters = parameters * 13 / 10 + 1;
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use gds_loader::facts::FileSystem;
 
-use super::super::sizes;
+use crate::cli::sizes;
 use crate::interrupt::TemporaryFolder;
 
 /// A temporary folder, and what it stands on.
@@ -14,6 +14,8 @@ use crate::interrupt::TemporaryFolder;
 pub(super) struct Place {
     folder: TemporaryFolder,
     file_system: FileSystem,
+    /// Why it is not the first place that comes to mind.
+    instead: Option<String>,
 }
 
 impl Place {
@@ -21,23 +23,28 @@ impl Place {
         self.folder.path()
     }
 
-    /// What kind of storage this is, in words.
-    pub(super) fn storage(&self) -> &'static str {
-        match self.file_system {
-            FileSystem::Memory => "in memory (tmpfs): nothing here can be read cold or directly",
+    /// What it stands on, in words, and why there.
+    pub(super) fn storage(&self) -> String {
+        let kind = match self.file_system {
+            FileSystem::Memory => "in memory (tmpfs), so that no load can be cold",
             FileSystem::Network => "on a network file system",
             FileSystem::Local => "on a disk",
+        };
+        match &self.instead {
+            Some(reason) => format!("{kind} ({reason})"),
+            None => kind.to_owned(),
         }
     }
 }
 
-/// Makes the folder: in `asked`, else in the temporary folder (TMPDIR, /tmp), else in /var/tmp, the first of them that is not in
+/// Makes the folder: in `asked`, else in TMPDIR, /tmp or /var/tmp, the first of them that is not in
 /// memory and has `bytes` free. One in memory is taken where no other has room.
 pub(super) fn choose(asked: Option<&Path>, bytes: u64) -> anyhow::Result<Place> {
-    let candidates: Vec<PathBuf> = match asked {
+    let mut candidates = match asked {
         Some(folder) => vec![folder.to_owned()],
-        None => vec![std::env::temp_dir(), PathBuf::from("/var/tmp"), PathBuf::from("/tmp")],
+        None => vec![std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from("/var/tmp")],
     };
+    candidates.dedup();
     let mut refused: Vec<String> = Vec::new();
     let mut suitable: Vec<(PathBuf, FileSystem)> = Vec::new();
     for folder in candidates {
@@ -46,15 +53,22 @@ pub(super) fn choose(asked: Option<&Path>, bytes: u64) -> anyhow::Result<Place> 
             Err(error) => refused.push(format!("{error:#}")),
         }
     }
+    let in_memory = |(_, file_system): &(PathBuf, FileSystem)| *file_system == FileSystem::Memory;
+    let passed_over = suitable.first().filter(|first| in_memory(first)).map(|(folder, _)| folder.clone());
     // A stable sort: among folders of one kind the order above stays.
-    suitable.sort_by_key(|(_, file_system)| *file_system == FileSystem::Memory);
+    suitable.sort_by_key(in_memory);
     for (parent, file_system) in suitable {
         match TemporaryFolder::new_in(&parent, "gds-demo-") {
-            Ok(folder) => return Ok(Place { folder, file_system }),
+            Ok(folder) => {
+                let instead = match &passed_over {
+                    Some(first) if *first != parent => Some(format!("{} is in memory", first.display())),
+                    _ => refused.first().cloned(),
+                };
+                return Ok(Place { folder, file_system, instead });
+            }
             Err(error) => refused.push(format!("{}: {error}", parent.display())),
         }
     }
-    refused.dedup();
     bail!(
         "no folder for a checkpoint of {}: {}; name one with --dir, or ask for less with --size",
         sizes::bytes(bytes),

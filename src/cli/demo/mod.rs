@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use cuda_staging::Device;
 use gds_loader::format::Dtype;
-use gds_loader::{Backend, ErrorKind, LoadReport, Loader, PathKind};
+use gds_loader::{Backend, LoadReport, Loader, PathKind};
 use serde::Serialize;
 
 use super::describe::{self, CacheState};
@@ -51,12 +51,23 @@ const SEED: u64 = 2026;
 #[derive(Serialize)]
 struct Tour {
     checkpoint: PathBuf,
-    storage: &'static str,
+    storage: String,
     files: usize,
     tensors: usize,
     bytes: u64,
     loads: Vec<Load>,
     unavailable: Vec<Unavailable>,
+}
+
+impl Tour {
+    /// What has no path on one device has none on the next, and two paths may lack the same thing: each reason is given once.
+    fn note_unavailable(&mut self, what: String, reason: String) {
+        match self.unavailable.iter_mut().find(|known| known.reason == reason) {
+            Some(known) if known.what.contains(&what) => {}
+            Some(known) => known.what.push(what),
+            None => self.unavailable.push(Unavailable { what: vec![what], reason }),
+        }
+    }
 }
 
 /// One load, verified: a load with a wrong byte ends the demo with an error.
@@ -73,7 +84,8 @@ struct Load {
 
 #[derive(Serialize)]
 struct Unavailable {
-    what: String,
+    /// Paths or devices.
+    what: Vec<String>,
     reason: String,
 }
 
@@ -97,7 +109,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut devices = vec![Device::cpu()];
     match Device::cuda(0) {
         Ok(device) => devices.push(device),
-        Err(error) => tour.unavailable.push(Unavailable { what: "GPU".into(), reason: error.to_string() }),
+        Err(cuda_staging::Error::Unavailable { reason }) => tour.note_unavailable("cuda".into(), reason),
+        Err(error) => tour.note_unavailable("cuda".into(), error.to_string()),
     }
     for device in &devices {
         for kind in PathKind::ALL {
@@ -113,6 +126,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     }
 
+    // Gone before the words that say so.
+    drop(place);
     let mut out = Output::new();
     if arguments.json {
         out.json(&tour)?;
@@ -138,18 +153,13 @@ impl Stand<'_> {
         for cold in [true, false] {
             match self.load(cold) {
                 Ok(load) => tour.loads.push(load),
-                Err(error) => {
-                    let loader_error = error.downcast_ref::<gds_loader::Error>();
-                    if loader_error.is_none_or(|error| error.kind() != ErrorKind::Unavailable) {
-                        return Err(error.context(format!("loading by {}", self.kind)));
+                Err(error) => match error.downcast_ref() {
+                    Some(gds_loader::Error::Unavailable { by, reason, .. }) => {
+                        tour.note_unavailable(by.to_string(), reason.clone());
+                        return Ok(());
                     }
-                    let what = self.kind.to_string();
-                    // What has no path on one device has none on the next, for the same reason.
-                    if tour.unavailable.iter().all(|known| known.what != what) {
-                        tour.unavailable.push(Unavailable { what, reason: format!("{error:#}") });
-                    }
-                    return Ok(());
-                }
+                    _ => return Err(error.context(format!("loading by {}", self.kind))),
+                },
             }
         }
         Ok(())
@@ -160,23 +170,27 @@ impl Stand<'_> {
         if !cold {
             fill_page_cache(self.files)?;
         }
+        let bytes = self.layout.bytes();
         let what = format!(
             "{} to {}, {}",
             self.kind,
             self.device.info().kind.as_str(),
             if cold { "cold" } else { "warm" }
         );
-        let progress = Arc::new(Progress::start(self.progress, what, self.layout.bytes()));
+        let loading = Arc::new(Progress::start(self.progress, what.clone(), bytes));
         let model = Loader::new()
             .device(self.device.clone())
             .backend(Backend::Only(self.kind))
             .cold(cold)
             .on_progress({
-                let progress = Arc::clone(&progress);
-                move |state| progress.set(state.bytes_done, state.bytes_total)
+                let loading = Arc::clone(&loading);
+                move |state| loading.set(state.bytes_done, state.bytes_total)
             })
             .load(self.place.path())?;
-        verify::verify(&model, self.layout).context("verifying the bytes on the device")?;
+        drop(loading);
+        let verifying = Progress::start(self.progress, format!("{what}: verifying"), bytes);
+        verify::verify(&model, self.layout, &verifying).context("verifying the bytes on the device")?;
+        drop(verifying);
         let report = model.report().clone();
         Ok(Load {
             backend: self.kind,
@@ -205,7 +219,7 @@ fn print(out: &mut Output, tour: &Tour) -> anyhow::Result<()> {
         (
             "Contents",
             format!(
-                "{}, {} tensors in {} files, removed now",
+                "{}, {} tensors in {} files; removed again",
                 sizes::bytes(tour.bytes),
                 sizes::count(tour.tensors as u64),
                 tour.files
@@ -213,25 +227,34 @@ fn print(out: &mut Output, tour: &Tour) -> anyhow::Result<()> {
         ),
     ]))?;
     out.gap()?;
-    let mut loads = table(&[
+    let mut columns = vec![
         ("Path", Align::Left),
         ("Device", Align::Left),
         ("Page cache", Align::Left),
         ("Seconds", Align::Right),
         ("GB/s", Align::Right),
         ("Verified", Align::Left),
-        ("Notes", Align::Left),
-    ]);
-    for load in &tour.loads {
-        loads.add_row([
-            describe::paths(&load.report),
-            describe::device(&load.report.device),
+    ];
+    let notes: Vec<String> = tour.loads.iter().map(notes).collect();
+    let noted = notes.iter().any(|note| !note.is_empty());
+    if noted {
+        columns.push(("Notes", Align::Left));
+    }
+    let mut loads = table(&columns);
+    for (load, note) in tour.loads.iter().zip(notes) {
+        let report = &load.report;
+        let mut row = vec![
+            describe::paths(report),
+            describe::device(&report.device),
             load.cache.clone(),
-            sizes::seconds(load.report.seconds),
-            sizes::gb_per_s(load.report.bytes, load.report.seconds),
+            sizes::seconds(report.seconds),
+            sizes::gb_per_s(report.bytes, report.seconds),
             if load.verified { "yes".into() } else { "no".into() },
-            notes(load),
-        ]);
+        ];
+        if noted {
+            row.push(note);
+        }
+        loads.add_row(row);
     }
     out.table(&loads)?;
     out.gap()?;
@@ -244,11 +267,9 @@ fn print(out: &mut Output, tour: &Tour) -> anyhow::Result<()> {
     )?;
     if !tour.unavailable.is_empty() {
         out.gap()?;
-        let mut missing = table(&[("Not available here", Align::Left), ("Why", Align::Left)]);
-        for Unavailable { what, reason } in &tour.unavailable {
-            missing.add_row([what, reason]);
-        }
-        out.table(&missing)?;
+    }
+    for Unavailable { what, reason } in &tour.unavailable {
+        out.line(format_args!("Not available here: {} ({reason}).", what.join(", ")))?;
     }
     Ok(())
 }

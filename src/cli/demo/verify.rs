@@ -5,14 +5,15 @@ use cuda_staging::{Device, RingOptions, SlotCopy};
 use gds_loader::{Model, Tensor};
 use rayon::prelude::*;
 
+use crate::cli::progress::Progress;
 use crate::synthetic::Layout;
 use crate::synthetic::payload::Payload;
 
 /// Bytes read back at a time, by each thread.
 const CHUNK: u64 = 4 << 20;
 
-/// Checks that `model` holds exactly the tensors of `layout`, and every byte of them.
-pub(super) fn verify(model: &Model, layout: &Layout) -> anyhow::Result<()> {
+/// Checks that `model` holds exactly the tensors of `layout`, and every byte of them. `progress` advances by as many.
+pub(super) fn verify(model: &Model, layout: &Layout, progress: &Progress) -> anyhow::Result<()> {
     let mut chunks: Vec<(Tensor, Payload, u64)> = Vec::new();
     for expected in layout.shards.iter().flat_map(|shard| &shard.tensors) {
         let name = expected.name.as_str();
@@ -32,7 +33,9 @@ pub(super) fn verify(model: &Model, layout: &Layout) -> anyhow::Result<()> {
     }
     ensure!(model.len() == layout.tensors(), "more tensors were loaded than the checkpoint has");
     chunks.par_iter().try_for_each_init(Vec::new, |buffer, (tensor, payload, offset)| {
-        verify_chunk(model.device(), tensor, *payload, *offset, buffer)
+        verify_chunk(model.device(), tensor, *payload, *offset, buffer)?;
+        progress.advance(buffer.len() as u64);
+        Ok(())
     })
 }
 

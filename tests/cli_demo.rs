@@ -1,0 +1,62 @@
+//! `gds demo`: every path, every byte, and nothing left behind.
+
+mod cli_support;
+
+use std::time::{Duration, Instant};
+
+use cli_support::{gds, keys, names_in, run};
+
+#[test]
+fn every_path_is_compared_and_the_folder_is_gone() {
+    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let tour = run("demo --size 4MB --json --dir", &[parent.path()]).json();
+    assert_eq!(keys(&tour), ["bytes", "checkpoint", "files", "loads", "storage", "tensors", "unavailable"]);
+    assert_eq!(tour["files"], 2);
+    let loads = tour["loads"].as_array().unwrap();
+    for backend in ["buffered", "mmap"] {
+        let of_cpu = |load: &&serde_json::Value| {
+            load["backend"] == backend && load["report"]["device"]["kind"] == "cpu"
+        };
+        assert_eq!(loads.iter().filter(of_cpu).count(), 2, "cold and warm by {backend}: {tour}");
+    }
+    for load in loads {
+        assert_eq!(load["verified"], true);
+        assert_eq!(load["report"]["bytes"], tour["bytes"]);
+        let served = &load["report"]["paths"][load["backend"].as_str().unwrap()];
+        assert_eq!(*served, tour["bytes"], "{load}");
+        let before = load["report"]["cache"]["resident_before"].as_f64();
+        match load["cache"].as_str().unwrap() {
+            "cold" => assert!(before.unwrap() <= 0.01),
+            "warm" => assert!(before.unwrap() >= 0.99),
+            _ => assert!(before.is_none_or(|share| share > 0.01 && share < 0.99)),
+        }
+    }
+    let missing = tour["unavailable"].as_array().unwrap();
+    assert!(missing.iter().any(|entry| entry["what"].as_array().unwrap().iter().any(|what| what == "gds")));
+    assert!(missing.iter().all(|entry| !entry["reason"].as_str().unwrap().is_empty()));
+    assert!(names_in(parent.path()).is_empty());
+}
+
+#[test]
+fn the_table_names_paths_and_what_is_missing() {
+    let parent = tempfile::tempdir().unwrap();
+    let table = run("demo --size 1MB --dir", &[parent.path()]).ok().stdout;
+    for words in ["buffered", "mmap", "cpu", "GB/s", "yes", "Not available here: gds"] {
+        assert!(table.contains(words), "{words} is not in: {table}");
+    }
+}
+
+#[test]
+fn an_interrupt_removes_the_checkpoint() {
+    let parent = tempfile::tempdir().unwrap();
+    let mut child = gds().args(["demo", "--size", "2GB", "--dir"]).arg(parent.path()).spawn().unwrap();
+    let start = Instant::now();
+    while names_in(parent.path()).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(30) && child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // SAFETY: the child is ours and not yet waited for, so its id is still its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(names_in(parent.path()).is_empty());
+}

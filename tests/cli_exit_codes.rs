@@ -1,0 +1,132 @@
+//! The exit codes, and what is said with them.
+
+mod cli_support;
+
+use std::fs::File;
+use std::io::Read;
+use std::process::Stdio;
+
+use cli_support::{gds, run, synth};
+
+#[test]
+fn help_and_version_are_done() {
+    let version = run("--version", &[]).ok().stdout;
+    assert!(version.starts_with(concat!("gds ", env!("CARGO_PKG_VERSION"))), "{version}");
+    assert!(version.contains("revision ") && version.contains("cuFile bindings 1."), "{version}");
+    let help = run("--help", &[]).ok().stdout;
+    for command in ["demo", "inspect", "load", "synth"] {
+        assert!(help.contains(command), "{help}");
+        run(&format!("{command} --help"), &[]).ok();
+    }
+}
+
+#[test]
+fn usage_is_2() {
+    for line in [
+        "",
+        "frobnicate",
+        "load",
+        "inspect",
+        "synth somewhere",
+        "synth somewhere --size 0",
+        "synth somewhere --size many",
+        "synth somewhere --size 1GB --shards 0",
+        "synth somewhere --size 1GB --shards 5000",
+        "synth somewhere --size 10",
+        "synth somewhere --size 4EiB",
+        "synth somewhere --size 1GB --dtype BF17",
+        "load somewhere --device gpu",
+        "load somewhere --backend fast",
+        "load somewhere --repeat 0",
+        "load somewhere --threads 0",
+        "load somewhere --slots 0",
+        "load somewhere --slot-size 0",
+        "load somewhere --progress sometimes",
+        "inspect somewhere --tensors [",
+        "demo --size 1",
+    ] {
+        run(line, &[]).fails(2, &[]);
+    }
+    assert!(!std::path::Path::new("somewhere").exists());
+}
+
+#[test]
+fn options_that_cannot_be_meant_are_2_once_the_model_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    synth(folder.path(), "--size 100kB");
+    let path = folder.path();
+    run("load --device cpu --tensors [", &[path]).fails(2, &["["]);
+    run("load --device cpu --tensors nothing.*", &[path]).fails(2, &["nothing.*"]);
+    run("load --device cpu --read-size 5000", &[path]).fails(2, &["5000"]);
+}
+
+#[test]
+fn what_is_not_there_is_1_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    for command in ["inspect", "load --device cpu"] {
+        run(command, &[&missing]).fails(1, &[&*missing.to_string_lossy()]);
+        // A folder without a checkpoint.
+        run(command, &[folder.path()]).fails(1, &[&*folder.path().to_string_lossy()]);
+    }
+    run("demo --size 100kB --dir", &[&missing]).fails(1, &[&*missing.to_string_lossy()]);
+}
+
+#[test]
+fn bad_data_is_1_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    synth(folder.path(), "--size 100kB");
+    let good = std::fs::read(folder.path().join("model.safetensors")).unwrap();
+    let bad = folder.path().join("bad.safetensors");
+    let mut lying = good.clone();
+    lying[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    for bytes in [&good[..good.len() - 1], &good[..100], &[], b"<!DOCTYPE html><html>", &lying] {
+        std::fs::write(&bad, bytes).unwrap();
+        for command in ["inspect", "load --device cpu"] {
+            run(command, &[&bad]).fails(1, &["bad.safetensors"]);
+        }
+    }
+}
+
+#[test]
+fn what_is_forced_and_not_available_is_3() {
+    let folder = tempfile::tempdir().unwrap();
+    synth(folder.path(), "--size 100kB");
+    for backend in ["gds", "gds-compat"] {
+        run(&format!("load --device cpu --backend {backend}"), &[folder.path()]).fails(3, &[backend]);
+    }
+    // No machine has a hundredth GPU, and many have no driver.
+    run("load --device cuda:99", &[folder.path()]).fails(3, &["CUDA"]);
+    run("load --device GPU-00000000-0000-0000-0000-000000000000", &[folder.path()]).fails(3, &["CUDA"]);
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    synth(folder.path(), "--size 100kB");
+    let path = folder.path().to_str().unwrap();
+    for arguments in [
+        vec!["inspect", path],
+        vec!["inspect", path, "--json"],
+        vec!["load", path, "--device", "cpu"],
+        vec!["--help"],
+        vec!["--version"],
+    ] {
+        let mut child = gds().args(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        let status = child.wait().unwrap();
+        assert!(status.success() && stderr.is_empty(), "{arguments:?}: {status}: {stderr}");
+    }
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_1() {
+    let folder = tempfile::tempdir().unwrap();
+    synth(folder.path(), "--size 100kB");
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = gds().arg("inspect").arg(folder.path()).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("standard output"));
+}

@@ -1,0 +1,109 @@
+//! `gds inspect`: the same as the reference library sees.
+
+mod cli_support;
+
+use cli_support::{keys, run, synth};
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::Value;
+
+#[test]
+fn it_says_what_the_reference_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mixed.safetensors");
+    let data = vec![7u8; 64];
+    let tensors = [
+        ("scalar", Dtype::F32, vec![], 4),
+        ("empty", Dtype::I64, vec![0, 5], 0),
+        ("matrix", Dtype::BF16, vec![4, 8], 64),
+        ("small", Dtype::F4, vec![2, 3], 3),
+        ("ends.with.a.bool", Dtype::BOOL, vec![5], 5),
+    ];
+    let views = tensors.iter().map(|(name, dtype, shape, len)| {
+        (*name, TensorView::new(*dtype, shape.clone(), &data[..*len]).unwrap())
+    });
+    let metadata = [("origin".to_owned(), "a test".to_owned())].into();
+    std::fs::write(&path, safetensors::serialize(views, Some(metadata)).unwrap()).unwrap();
+
+    let found = run("inspect --json", &[&path]).json();
+    assert_eq!(keys(&found), ["dtypes", "files", "metadata", "path", "tensors", "totals"]);
+    assert_eq!(
+        keys(&found["totals"]),
+        ["bytes", "file_bytes", "files", "header_bytes", "tensors", "tensors_not_indexed"]
+    );
+    assert_eq!(keys(&found["files"][0]), ["bytes", "header_bytes", "path", "tensors"]);
+    assert_eq!(keys(&found["tensors"][0]), ["bytes", "dtype", "file", "name", "offset", "shape"]);
+
+    let bytes = std::fs::read(&path).unwrap();
+    let reference = SafeTensors::deserialize(&bytes).unwrap();
+    let list = found["tensors"].as_array().unwrap();
+    assert_eq!(list.len(), reference.len());
+    for tensor in list {
+        let view = reference.tensor(tensor["name"].as_str().unwrap()).unwrap();
+        assert_eq!(tensor["dtype"], view.dtype().to_string());
+        assert_eq!(tensor["shape"], serde_json::json!(view.shape()));
+        assert_eq!(tensor["bytes"], view.data().len());
+        if !view.data().is_empty() {
+            assert_eq!(tensor["offset"], view.data().as_ptr() as usize - bytes.as_ptr() as usize);
+        }
+    }
+    assert_eq!(found["totals"]["file_bytes"], bytes.len());
+    assert_eq!(found["totals"]["bytes"], 64 + 4 + 3 + 5);
+    assert_eq!(found["metadata"]["origin"], "a test");
+    assert_eq!(found["dtypes"]["BF16"], serde_json::json!({"tensors": 1, "bytes": 64}));
+}
+
+#[test]
+fn a_glob_chooses_tensors_and_their_sums() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = synth(folder.path(), "--size 1MB --shards 2");
+    let all = run("inspect --json", &[folder.path()]).json();
+    assert_eq!(all["totals"]["tensors"], summary["tensors"]);
+    assert_eq!(all["totals"]["bytes"], summary["bytes"]);
+
+    let some = run("inspect --json --tensors *.q_proj.* --tensors lm_head.weight", &[folder.path()]).json();
+    let names: Vec<&str> =
+        some["tensors"].as_array().unwrap().iter().map(|tensor| tensor["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len() as u64, summary["layers"].as_u64().unwrap() + 1);
+    assert!(names.iter().all(|name| name.contains(".q_proj.") || *name == "lm_head.weight"));
+    let bytes: u64 =
+        some["tensors"].as_array().unwrap().iter().map(|tensor| tensor["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(some["totals"]["bytes"], bytes);
+    assert_eq!(some["totals"]["files"], 2);
+}
+
+#[test]
+fn tensors_that_the_index_does_not_name_are_counted_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = synth(folder.path(), "--size 1MB --shards 2");
+    let path = folder.path().join("model.safetensors.index.json");
+    let mut index: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    index["weight_map"].as_object_mut().unwrap().remove("model.norm.weight").unwrap();
+    std::fs::write(&path, index.to_string()).unwrap();
+    let found = run("inspect --json", &[folder.path()]).json();
+    assert_eq!(found["totals"]["tensors_not_indexed"], 1);
+    assert_eq!(found["totals"]["tensors"].as_u64(), summary["tensors"].as_u64().map(|tensors| tensors - 1));
+    assert!(run("inspect", &[folder.path()]).ok().stdout.contains("1 tensor that the index"));
+}
+
+#[test]
+fn a_long_table_is_cut_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    synth(folder.path(), "--size 100MB");
+    let short = run("inspect", &[folder.path()]).ok().stdout;
+    assert!(short.contains("more tensors; --all lists them"), "{short}");
+    assert!(!short.contains("lm_head.weight"));
+    let long = run("inspect --all", &[folder.path()]).ok().stdout;
+    assert!(long.contains("lm_head.weight") && !long.contains("--all"));
+    assert!(!long.contains('\u{1b}'), "no colours where nobody sees them");
+}
+
+#[test]
+fn a_name_from_a_file_cannot_steer_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hostile.safetensors");
+    let view = TensorView::new(Dtype::U8, vec![1], &[1]).unwrap();
+    std::fs::write(&path, safetensors::serialize([("a\u{1b}[2J\nb", view)], None).unwrap()).unwrap();
+    let table = run("inspect", &[&path]).ok().stdout;
+    assert!(!table.contains('\u{1b}') && table.contains("a\\u{1b}[2J\\nb"), "{table}");
+}

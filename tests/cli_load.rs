@@ -1,0 +1,140 @@
+//! `gds load`: the JSON, the labels, the digests.
+
+mod cli_support;
+
+use cli_support::{gds, keys, names_in, run, synth};
+use safetensors::SafeTensors;
+use sha2::{Digest, Sha256};
+
+#[test]
+fn the_json_has_the_fields_of_the_design() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = synth(folder.path(), "--size 3MB --shards 2");
+    let report = run("load --device cpu --json", &[folder.path()]).json();
+    let fields = keys(&report);
+    for field in [
+        "path",
+        "device",
+        "files",
+        "tensors",
+        "bytes",
+        "seconds",
+        "gb_per_s",
+        "paths",
+        "fallbacks",
+        "stages",
+        "cache",
+        "peak_pinned_bytes",
+    ] {
+        assert!(fields.contains(&field), "{field} is not in {fields:?}");
+    }
+    assert!(!fields.contains(&"digests") && !fields.contains(&"runs"));
+    assert_eq!(keys(&report["device"]), ["index", "kind", "name"]);
+    assert_eq!(report["device"]["kind"], "cpu");
+    assert_eq!(keys(&report["paths"]), ["buffered", "direct", "gds", "gds-compat", "mmap"]);
+    for stage in ["parse_s", "open_s", "pin_s", "read_s", "copy_s", "copy_hidden"] {
+        assert!(keys(&report["stages"]).contains(&stage), "{stage}");
+    }
+    assert_eq!(keys(&report["cache"]), ["resident_after", "resident_before"]);
+    assert_eq!(report["files"], 2);
+    assert_eq!(report["tensors"], summary["tensors"]);
+    assert_eq!(report["bytes"], summary["bytes"]);
+    let by_path: u64 =
+        report["paths"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
+    assert_eq!(report["bytes"], by_path);
+}
+
+#[test]
+fn a_forced_path_carries_every_byte_and_the_digests_are_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = synth(folder.path(), "--size 5MB --shards 2 --dtype F32");
+    let mut expected = std::collections::BTreeMap::new();
+    for name in names_in(folder.path()).iter().filter(|name| name.ends_with(".safetensors")) {
+        let bytes = std::fs::read(folder.path().join(name)).unwrap();
+        for (name, view) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
+            let hex: String = Sha256::digest(view.data()).iter().map(|byte| format!("{byte:02x}")).collect();
+            expected.insert(name, hex);
+        }
+    }
+    let expected = serde_json::to_value(expected).unwrap();
+    for backend in ["buffered", "mmap", "direct", "auto"] {
+        let line = format!("load --device cpu --backend {backend} --digest --json");
+        let done = run(&line, &[folder.path()]);
+        if backend == "direct" && done.code == Some(3) {
+            eprintln!("not run: {}", done.stderr);
+            continue;
+        }
+        let report = done.json();
+        assert_eq!(report["digests"], expected, "{backend}");
+        if backend != "auto" {
+            assert_eq!(report["paths"][backend], summary["bytes"], "{report}");
+        }
+    }
+    let table = run("load --device cpu --digest --tensors lm_head.weight", &[folder.path()]).ok().stdout;
+    let line = format!("{}  lm_head.weight", expected["lm_head.weight"].as_str().unwrap());
+    assert!(table.lines().any(|found| found == line), "{table}");
+}
+
+#[test]
+fn a_selection_is_what_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = synth(folder.path(), "--size 1MB");
+    let line = "load --device cpu --json --digest --tensors *.k_proj.* --tensors model.norm.weight";
+    let report = run(line, &[folder.path()]).json();
+    assert_eq!(report["tensors"].as_u64(), summary["layers"].as_u64().map(|layers| layers + 1));
+    assert!(
+        keys(&report["digests"]).iter().all(|name| name.contains("k_proj") || *name == "model.norm.weight")
+    );
+}
+
+#[test]
+fn repeated_runs_are_all_listed_and_the_median_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    synth(folder.path(), "--size 1MB");
+    for repeat in [2, 5] {
+        let report = run(&format!("load --device cpu --json --repeat {repeat}"), &[folder.path()]).json();
+        let mut runs: Vec<f64> =
+            report["runs"].as_array().unwrap().iter().map(|seconds| seconds.as_f64().unwrap()).collect();
+        assert_eq!(runs.len(), repeat);
+        runs.sort_by(f64::total_cmp);
+        assert_eq!(report["seconds"].as_f64(), Some(runs[(repeat - 1) / 2]));
+    }
+}
+
+#[test]
+fn cold_is_measured_and_not_claimed() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    synth(folder.path(), "--size 5MB");
+    let share = |line: &str| run(line, &[folder.path()]).json()["cache"]["resident_before"].as_f64();
+    let warm = share("load --device cpu --backend buffered --json");
+    let cold = share("load --device cpu --backend buffered --json --cold");
+    match (warm, cold) {
+        (Some(warm), Some(cold)) if cold <= 0.01 => assert!(warm > 0.99, "{warm}"),
+        // A file system in memory keeps its pages, and then the table must not say cold.
+        other => {
+            eprintln!("not run: this file system's pages cannot be dropped or counted ({other:?})");
+            let table = run("load --device cpu --backend buffered --cold", &[folder.path()]).ok().stdout;
+            assert!(!table.contains("cold:"), "{table}");
+        }
+    }
+}
+
+#[test]
+fn progress_goes_to_standard_error_when_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    synth(folder.path(), "--size 1MB");
+    for mode in ["auto", "never"] {
+        let done = run(&format!("load --device cpu --progress {mode}"), &[folder.path()]).ok();
+        assert_eq!(done.stderr, "", "standard error is no terminal here");
+    }
+    let path = folder.path().join("slow");
+    let output =
+        gds().args(["synth", "--size", "300MB", "--progress", "always"]).arg(&path).output().unwrap();
+    assert!(output.status.success());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.lines().all(|line| line.starts_with("writing: ") && line.contains(" of 300 MB")),
+        "{stderr}"
+    );
+    assert!(!stderr.is_empty());
+}

@@ -1,0 +1,188 @@
+//! `gds synth`: what it writes is safetensors, says where each byte belongs, and is all there or not at all.
+
+mod cli_support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cli_support::{gds, keys, names_in, run, synth};
+use safetensors::SafeTensors;
+
+/// Every tensor of a folder as the reference reads it: name -> (dtype, shape, bytes).
+fn read(folder: &Path) -> BTreeMap<String, (String, Vec<usize>, Vec<u8>)> {
+    let mut tensors = BTreeMap::new();
+    for name in names_in(folder).iter().filter(|name| name.ends_with(".safetensors")) {
+        let bytes = std::fs::read(folder.join(name)).unwrap();
+        for (name, view) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
+            let tensor = (view.dtype().to_string(), view.shape().to_vec(), view.data().to_vec());
+            assert!(tensors.insert(name, tensor).is_none());
+        }
+    }
+    tensors
+}
+
+/// The documented rule, written down a second time: word `i` is SplitMix64's `i`-th output from a key of seed and name.
+fn expected(seed: u64, name: &str, len: usize) -> Vec<u8> {
+    fn mix(z: u64) -> u64 {
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58476d1ce4e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d049bb133111eb);
+        z ^ (z >> 31)
+    }
+    let mut fnv = 0xcbf29ce484222325u64;
+    for byte in name.bytes() {
+        fnv = (fnv ^ byte as u64).wrapping_mul(0x100000001b3);
+    }
+    let mut state = mix(mix(seed.wrapping_add(0x9e3779b97f4a7c15)) ^ fnv);
+    let mut bytes = Vec::new();
+    while bytes.len() < len {
+        state = state.wrapping_add(0x9e3779b97f4a7c15);
+        bytes.extend(mix(state).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+#[test]
+fn every_byte_is_what_its_position_demands() {
+    let folder = tempfile::tempdir().unwrap();
+    for (dtype, shards) in [("BF16", 1), ("F32", 2), ("f8_e4m3", 3), ("F4", 2)] {
+        let path = folder.path().join(dtype);
+        let summary = synth(&path, &format!("--size 2MB --seed 7 --dtype {dtype} --shards {shards}"));
+        let tensors = read(&path);
+        assert_eq!(summary["tensors"], tensors.len());
+        let mut total = 0;
+        for (name, (found, _, bytes)) in &tensors {
+            assert_eq!(*found, dtype.to_uppercase());
+            assert!(*bytes == expected(7, name, bytes.len()), "{dtype} {name}");
+            total += bytes.len() as u64;
+        }
+        assert_eq!(summary["bytes"], total);
+        assert!(total.abs_diff(2_000_000) < 40_000, "{total}");
+        for name in ["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight", "lm_head.weight"]
+        {
+            assert!(tensors.contains_key(name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_seed_alone_decides_the_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str, options: &str| {
+        let path = folder.path().join(name);
+        synth(&path, &format!("--size 1MB {options}"));
+        read(&path)
+    };
+    let first = make("first", "--seed 1 --shards 1");
+    assert_eq!(first, make("again", "--seed 1 --shards 1"));
+    assert_eq!(first, make("split", "--seed 1 --shards 4"));
+    assert_ne!(first, make("other", "--seed 2 --shards 1"));
+}
+
+#[test]
+fn several_files_have_an_index_that_holds_each_tensor_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = synth(folder.path(), "--size 1MB --shards 3");
+    let shards: Vec<String> = (1..=3).map(|n| format!("model-{n:05}-of-00003.safetensors")).collect();
+    let mut names = shards.clone();
+    names.push("model.safetensors.index.json".into());
+    assert_eq!(names_in(folder.path()), names);
+
+    let index = std::fs::read(folder.path().join("model.safetensors.index.json")).unwrap();
+    let index: serde_json::Value = serde_json::from_slice(&index).unwrap();
+    assert_eq!(index["metadata"]["total_size"], summary["bytes"]);
+    let mut listed = 0;
+    for name in shards {
+        let bytes = std::fs::read(folder.path().join(&name)).unwrap();
+        for tensor in SafeTensors::deserialize(&bytes).unwrap().names() {
+            assert_eq!(index["weight_map"][tensor], name.as_str());
+            listed += 1;
+        }
+    }
+    assert_eq!(index["weight_map"].as_object().unwrap().len(), listed);
+}
+
+#[test]
+fn the_summary_has_these_fields() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = synth(folder.path(), "--size 1MB --shards 2 --seed 5");
+    assert_eq!(
+        keys(&summary),
+        [
+            "bytes",
+            "dtype",
+            "file_bytes",
+            "files",
+            "gb_per_s",
+            "hidden_size",
+            "layers",
+            "path",
+            "seconds",
+            "seed",
+            "tensors",
+            "vocabulary"
+        ]
+    );
+    assert_eq!(keys(&summary["files"][1]), ["bytes", "path", "tensors"]);
+    let on_disk: u64 = summary["files"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|file| std::fs::metadata(file["path"].as_str().unwrap()).unwrap().len())
+        .sum();
+    assert_eq!(summary["file_bytes"], on_disk);
+}
+
+#[test]
+fn only_its_own_work_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    synth(path, "--size 1MB --shards 3");
+    // Its own earlier output goes, the shards that the new one has no use for included.
+    synth(path, "--size 1MB");
+    assert_eq!(names_in(path), ["model.safetensors"]);
+
+    std::fs::write(path.join("notes.txt"), "mine").unwrap();
+    run("synth --size 1MB", &[path]).fails(1, &["notes.txt", "--force"]);
+    std::fs::remove_file(path.join("notes.txt")).unwrap();
+
+    // Someone else's model is replaced by force only, and what is no model not even then.
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U8, vec![1], &[1]).unwrap();
+    let other = safetensors::serialize([("theirs", view)], None).unwrap();
+    std::fs::write(path.join("model.safetensors"), &other).unwrap();
+    std::fs::write(path.join("config.json"), "{}").unwrap();
+    run("synth --size 1MB", &[path]).fails(1, &[]);
+    assert_eq!(std::fs::read(path.join("model.safetensors")).unwrap(), other);
+    synth(path, "--size 1MB --shards 2 --force");
+    assert_eq!(std::fs::read_to_string(path.join("config.json")).unwrap(), "{}");
+    assert!(!path.join("model.safetensors").exists());
+}
+
+#[test]
+fn a_disk_too_small_is_said_at_once_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model");
+    let start = Instant::now();
+    run("synth --size 100TB", &[&path]).fails(1, &["reserving", "100", "model.safetensors"]);
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert!(names_in(folder.path()).is_empty());
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    run("synth --size 1MB", &[&file]).fails(1, &[&*file.to_string_lossy()]);
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = gds().args(["synth", "--size", "3GB"]).arg(folder.path()).spawn().unwrap();
+    let start = Instant::now();
+    while names_in(folder.path()).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(30) && child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // SAFETY: the child is ours and not yet waited for, so its id is still its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(names_in(folder.path()).is_empty());
+}
