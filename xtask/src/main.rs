@@ -4,6 +4,7 @@ mod bindgen;
 mod ci;
 mod cufile;
 mod mutants;
+mod results;
 mod sim;
 mod test;
 mod workspace;
