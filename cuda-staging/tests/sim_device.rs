@@ -1,14 +1,12 @@
 //! Devices on the simulated driver: which one, whose memory, and what is left of one that broke.
 #![allow(clippy::unwrap_used, reason = "a failed preparation is a failed test")]
 
-mod support;
-
 use std::fs;
 use std::process::Command;
 
 use cuda_staging::{Device, DeviceKind, DeviceSelector, Error, RingOptions, SlotCopy};
-use support::control::set_fault;
-use support::{is_child, on_simulator, run, run_on_simulator};
+use test_support::control::set_fault;
+use test_support::{Simulation, not_run, on_simulator, tool};
 
 fn unavailable(outcome: Result<Device, Error>) -> String {
     match outcome {
@@ -193,16 +191,14 @@ fn the_first_failure_poisons_and_is_remembered() {
 
 #[test]
 fn what_a_broken_context_may_still_use_is_kept() {
-    const NAME: &str = "what_a_broken_context_may_still_use_is_kept";
-    if is_child(NAME) {
-        return fail_a_wait_with(700);
-    }
     // After this code, whether the copy is over cannot be learnt any more.
-    let run = run_on_simulator(NAME, &[]);
-    run.assert_passed();
-    let left = run.left_behind().join(", ");
-    for kind in ["1 allocations of 4096 bytes", "2 events", "1 pins of 8192 bytes", "1 retains"] {
-        assert!(left.contains(kind), "{kind} may still be in use: {left}");
+    let outcome =
+        Simulation::new("what_a_broken_context_may_still_use_is_kept").run(|| fail_a_wait_with(700));
+    let Some(outcome) = outcome else { return };
+    assert!(outcome.finished, "{outcome}");
+    let kept = outcome.report().ours_alive();
+    for kind in ["allocations", "events", "pins", "retains"] {
+        assert!(kept.contains_key(kind), "{kind} may still be in use: {kept:?}");
     }
 }
 
@@ -263,48 +259,33 @@ fn a_forked_child_is_refused_and_releases_nothing() {
 #[test]
 fn a_driver_without_a_function_is_unavailable() {
     const NAME: &str = "a_driver_without_a_function_is_unavailable";
-    if is_child(NAME) {
-        let error = unavailable(Device::cuda(0));
-        assert!(error.contains("cuInit") && error.contains("newer NVIDIA driver"), "{error}");
-        assert!(!Device::open(&DeviceSelector::Auto).unwrap().is_cuda());
-        return;
-    }
-    // A library that is no driver at all.
+    let Some(compiler) = tool(NAME, "cc") else { return };
+    // A library that is no driver at all, in the simulator's place.
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("empty.c");
     fs::write(&source, "int nothing;\n").unwrap();
     let library = folder.path().join("libcuda.so");
-    let compiled = Command::new("cc").args(["-shared", "-o"]).args([&library, &source]).status().unwrap();
+    let compiled = Command::new(compiler).args(["-shared", "-o"]).args([&library, &source]).status().unwrap();
     assert!(compiled.success());
     fs::copy(&library, folder.path().join("libcuda.so.1")).unwrap();
-    let path = folder.path().to_string_lossy().into_owned();
-    run(NAME, &[("LD_LIBRARY_PATH".to_owned(), path)]).assert_passed();
+    let simulation =
+        Simulation::new(NAME).setting("LD_LIBRARY_PATH", folder.path()).setting("LD_PRELOAD", "");
+    let outcome = simulation.run(|| {
+        let error = unavailable(Device::cuda(0));
+        assert!(error.contains("cuInit") && error.contains("newer NVIDIA driver"), "{error}");
+        assert!(!Device::open(&DeviceSelector::Auto).unwrap().is_cuda());
+    });
+    let Some(outcome) = outcome else { return };
+    outcome.assert_well();
 }
 
 #[test]
 fn no_driver_is_unavailable() {
     // SAFETY: only to see whether there is one; its initialisers have no conditions.
     if unsafe { cuda_staging::cudarc::driver::sys::is_culib_present() } {
-        println!("skipped: this machine has a CUDA driver");
-        return;
+        return not_run("no_driver_is_unavailable", "this machine has a CUDA driver");
     }
     let error = unavailable(Device::cuda(0));
     assert!(error.contains("no CUDA driver library") && error.contains("libcuda.so.1"), "{error}");
     assert!(!Device::open(&DeviceSelector::Auto).unwrap().is_cuda());
-}
-
-#[test]
-fn memory_leaked_on_purpose_is_seen() {
-    const NAME: &str = "memory_leaked_on_purpose_is_seen";
-    if is_child(NAME) {
-        std::mem::forget(Device::cuda(0).unwrap().allocate(12_345, 256).unwrap());
-        return;
-    }
-    let run = run_on_simulator(NAME, &[]);
-    run.assert_passed();
-    assert!(
-        run.left_behind().contains(&"1 allocations of 12345 bytes".to_owned()),
-        "{:?}",
-        run.left_behind()
-    );
 }

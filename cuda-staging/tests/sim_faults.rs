@@ -1,14 +1,12 @@
 //! Every driver call of a short session made to fail, at each of its uses.
 #![allow(clippy::unwrap_used, reason = "a failed preparation is a failed test")]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::error::Error;
 
 use cuda_staging::{Device, RingOptions, SlotCopy, SlotFetch};
-use support::{Run, is_child, run_on_simulator};
+use test_support::{Outcome, Simulation};
 
 const SLOT: usize = 4096;
 
@@ -56,62 +54,59 @@ fn session() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Runs the session, with `fault` if there is one. `None` in the child.
+fn run(fault: Option<&str>) -> Option<Outcome> {
+    let settings = fault.map(|fault| [("CUDA_SIM_FAULT", fault), ("CUDA_SIM_JITTER_US", "50")]);
+    let simulation =
+        Simulation::new("every_call_failing_at_every_use").settings(settings.as_ref().map_or(&[], |s| s));
+    let outcome = simulation.run(|| match session() {
+        Ok(()) => println!("session: right"),
+        Err(error) => println!("session: {error}"),
+    })?;
+    assert!(outcome.finished, "{fault:?}: {outcome}");
+    Some(outcome)
+}
+
 #[test]
 fn every_call_failing_at_every_use() {
-    const NAME: &str = "every_call_failing_at_every_use";
-    if is_child(NAME) {
-        match session() {
-            Ok(()) => println!("session: right"),
-            Err(error) => println!("session: {error}"),
-        }
-        return;
-    }
-    let clean = run_on_simulator(NAME, &[]);
-    clean.assert_passed();
-    assert!(clean.output.contains("session: right"), "{}", clean.output);
-    assert_eq!((clean.left_behind(), clean.dropped_with_context()), (vec![], vec![]));
+    let Some(clean) = run(None) else { return };
+    clean.assert_well();
+    assert!(clean.child.stdout.contains("session: right"), "{clean}");
 
-    let mut fired = BTreeMap::<String, u64>::new();
-    for (call, uses) in clean.calls() {
+    let mut fired = BTreeMap::<&str, u64>::new();
+    for (call, &uses) in &clean.report().calls {
         // How often an event is asked differs from run to run; the first questions stand for all.
         let uses = if call == "cuEventQuery" { uses.min(16) } else { uses };
         for k in 1..=uses {
             for code in CODES {
-                let fault = format!("{call}@{k}={code}");
-                let run = run_on_simulator(NAME, &[("CUDA_SIM_FAULT", &fault), ("CUDA_SIM_JITTER_US", "50")]);
-                run.assert_passed();
+                let Some(outcome) = run(Some(&format!("{call}@{k}={code}"))) else { return };
                 // A driver that did not start writes no report.
-                if run.faults().contains_key(&call) || run.report.is_null() {
-                    *fired.entry(call.clone()).or_default() += 1;
-                    check(&call, code, &run);
+                if outcome.reports.is_empty() || outcome.report().faults.contains_key(call) {
+                    *fired.entry(call).or_default() += 1;
+                    check(call, code, &outcome);
                 }
             }
         }
     }
     println!("faults fired, by function: {fired:#?}");
-    let silent: Vec<_> = clean.calls().into_keys().filter(|call| !fired.contains_key(call)).collect();
+    let silent: Vec<_> =
+        clean.report().calls.keys().filter(|call| !fired.contains_key(call.as_str())).collect();
     assert!(silent.is_empty(), "never failed: {silent:?}");
 }
 
 /// Whether a run in which `call` failed once with `code` ended as it should.
-fn check(call: &str, code: u32, run: &Run) {
-    let (left, dropped) = (run.left_behind(), run.dropped_with_context());
-    let told = format!("{call} failed with {code}; left {left:?}, dropped {dropped:?}:\n{}", run.output);
-    let right = run.output.contains("session: right");
-    assert!(right || run.output.contains(&format!("{call} failed with {code}")), "not named: {told}");
-
-    let is_release = ["Destroy", "Free", "Unregister"].iter().any(|part| call.contains(part));
-    if call.contains("CtxRelease") {
-        assert_eq!(left.len(), 1, "{told}");
-    } else if code == BREAKS_THE_CONTEXT && !left.is_empty() {
-        // Whether the copies in flight are over cannot be learnt any more; what they use is kept, and only that.
-        assert!(left.iter().any(|what| what.contains("pins")), "nothing was in flight: {told}");
-        assert!(!left.iter().any(|what| what.contains("streams")), "{told}");
-    } else {
-        assert!(left.is_empty(), "{told}");
-    }
-    if code != BREAKS_THE_CONTEXT {
-        // What could not be released goes with its context, and it is that one thing.
-        assert_eq!(dropped.len(), usize::from(is_release), "{told}");
-    }
+fn check(call: &str, code: u32, outcome: &Outcome) {
+    let output = &outcome.child.stdout;
+    let named = output.contains(&format!("{call} failed with {code}"));
+    assert!(named || output.contains("session: right"), "{call} is not named: {outcome}");
+    // In a broken context every release fails, and what is in flight is kept.
+    let Some(report) = outcome.reports.first().filter(|_| code != BREAKS_THE_CONTEXT) else { return };
+    let left = report.ours_alive();
+    let is_release = ["Release", "Destroy", "Free", "Unregister"].iter().any(|part| call.contains(part));
+    let count: u64 = left.values().map(|tally| tally.count).sum();
+    assert_eq!(
+        count,
+        u64::from(is_release),
+        "only what could not be released stays: {call}, {left:?}, {outcome}"
+    );
 }

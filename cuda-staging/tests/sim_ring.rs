@@ -1,8 +1,6 @@
 //! The ring on the simulated driver, whose copies run late, on threads of their own.
 #![allow(clippy::unwrap_used, reason = "a failed preparation is a failed test")]
 
-mod support;
-
 use std::convert::Infallible;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +10,8 @@ use std::time::{Duration, Instant};
 use cuda_staging::{
     Carved, Device, Error, FilledSlot, Region, RegionMut, Ring, RingOptions, SlotCopy, SlotFetch,
 };
-use support::control::{pause_copies, resume_copies_after};
-use support::{is_child, on_simulator, run_on_simulator};
+use test_support::control::{pause_copies, resume_copies};
+use test_support::{Simulation, Tally, on_simulator};
 
 const SLOT: usize = 8192;
 
@@ -51,6 +49,14 @@ fn take_filled(ring: &mut Ring, content: &[u8]) -> FilledSlot {
 fn in_slots(device: &Device, count: usize) -> (Carved, Vec<RegionMut>) {
     let ranges: Vec<_> = (0..count).map(|index| (index * SLOT) as u64..((index + 1) * SLOT) as u64).collect();
     device.allocate((count * SLOT) as u64, 256).unwrap().carve(&ranges).unwrap()
+}
+
+/// The copies held back go on after `delay`, whatever this thread does meanwhile.
+fn resume_copies_after(delay: Duration) {
+    thread::spawn(move || {
+        thread::sleep(delay);
+        resume_copies();
+    });
 }
 
 fn bytes_of(region: &Region) -> Vec<u8> {
@@ -189,32 +195,34 @@ fn dropping_a_ring_waits_for_its_copies() {
 
 #[test]
 fn what_does_not_end_in_time_is_leaked_and_never_freed() {
-    const NAME: &str = "what_does_not_end_in_time_is_leaked_and_never_freed";
-    if !is_child(NAME) {
-        let run = run_on_simulator(NAME, &[]);
-        run.assert_passed();
-        let left = run.left_behind().join(", ");
-        for kind in ["1 allocations of 8192 bytes", "1 pins of 16384 bytes", "2 events", "1 retains"] {
-            assert!(left.contains(kind), "{kind} should be kept for the copy in flight: {left}");
-        }
-        return assert!(!left.contains("streams"), "{left}");
-    }
-    let device = cuda();
-    let mut ring = ring(&device, 2);
-    ring.set_wait_limit(Duration::from_millis(30));
-    let (carved, mut parts) = in_slots(&device, 1);
-    let filled = take_filled(&mut ring, &noise(3, SLOT));
-    pause_copies();
-    ring.launch(filled, vec![SlotCopy { slot_offset: 0, to: parts.remove(0) }]).unwrap();
-    let error = ring.drain().unwrap_err();
-    assert!(matches!(error, Error::TimedOut { limit, .. } if limit == Duration::from_millis(30)), "{error}");
-    assert!(matches!(device.health(), Err(Error::Poisoned { .. })));
-    assert!(matches!(ring.take(), Err(Error::Poisoned { first, .. }) if first == error.to_string()));
-    // Dropping the stream must not wait either, nor must the copy find its memory gone when it runs at last.
-    resume_copies_after(Duration::from_millis(200));
-    drop(ring);
-    assert!(carved.reunite().is_err());
-    thread::sleep(Duration::from_millis(400));
+    let outcome = Simulation::new("what_does_not_end_in_time_is_leaked_and_never_freed").run(|| {
+        let device = cuda();
+        let mut ring = ring(&device, 2);
+        ring.set_wait_limit(Duration::from_millis(30));
+        let (carved, mut parts) = in_slots(&device, 1);
+        let filled = take_filled(&mut ring, &noise(3, SLOT));
+        pause_copies();
+        ring.launch(filled, vec![SlotCopy { slot_offset: 0, to: parts.remove(0) }]).unwrap();
+        let error = ring.drain().unwrap_err();
+        assert!(
+            matches!(error, Error::TimedOut { limit, .. } if limit == Duration::from_millis(30)),
+            "{error}"
+        );
+        assert!(matches!(device.health(), Err(Error::Poisoned { .. })));
+        assert!(matches!(ring.take(), Err(Error::Poisoned { first, .. }) if first == error.to_string()));
+        // Dropping the stream must not wait either, nor must the copy find its memory gone when it runs at last.
+        resume_copies_after(Duration::from_millis(200));
+        drop(ring);
+        assert!(carved.reunite().is_err());
+        thread::sleep(Duration::from_millis(400));
+    });
+    let Some(outcome) = outcome else { return };
+    assert!(outcome.finished, "{outcome}");
+    // What the copy in flight uses, and nothing else.
+    let kept =
+        [("allocations", 1, SLOT as u64), ("events", 2, 0), ("pins", 1, 2 * SLOT as u64), ("retains", 1, 0)];
+    let kept = kept.map(|(kind, count, bytes)| (kind.to_owned(), Tally { count, bytes }));
+    assert_eq!(outcome.report().ours_alive(), kept.into());
 }
 
 #[test]
