@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::mem::{align_of, offset_of, size_of};
@@ -12,6 +10,8 @@ use std::path::Path;
 use std::process::Command;
 
 use cufile_sys::*;
+use test_support::folder::on_disk;
+use test_support::{compile, cufile};
 
 const BINDINGS: &str = include_str!("../src/bindings.rs");
 
@@ -207,12 +207,12 @@ fn ask_the_compiler(
         writeln!(source, r#"printf("%lld\n", (long long)({name}));"#).unwrap();
     }
     source.push_str("}\n");
-    let folder = support::folder(name);
+    let scratch = on_disk(name);
+    let folder = scratch.path();
     let program = folder.join("layout");
     let includes: Vec<String> = includes.iter().map(|path| format!("-I{}", path.display())).collect();
-    support::compile(&source, &program, &includes);
+    compile(&source, &program, &includes);
     let output = Command::new(&program).output().unwrap();
-    std::fs::remove_dir_all(folder).ok();
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| line.split(' ').map(|number| number.parse().unwrap()).collect()).collect()
 }
@@ -226,14 +226,14 @@ fn expected(layout: &Layout) -> Vec<i64> {
 
 #[test]
 fn the_c_compiler_agrees() {
-    let test = "cufile-sys layout the_c_compiler_agrees";
-    let Some(cufile) = support::cufile(test, "1.20") else { return };
-    let Some(cuda) = support::cufile(test, "cuda") else { return };
+    let test = "the_c_compiler_agrees";
+    let Some(library) = cufile(test, "1.20") else { return };
+    let Some(cuda) = cufile(test, "cuda") else { return };
     let (layouts, enums, constants) = (layouts(), enums(), constants());
     assert_eq!(constants.len(), 142);
     let types: Vec<&Layout> = layouts.iter().collect();
     let names: Vec<&str> = constants.keys().map(String::as_str).collect();
-    let includes = [&*cufile.join("include"), &*cuda.join("include")];
+    let includes = [&*library.join("include"), &*cuda.join("include")];
     let answers = ask_the_compiler("layout-1.20", &includes, &types, &enums, &names);
 
     assert_eq!(answers.len(), types.len() + enums.len() + names.len());
@@ -252,15 +252,15 @@ fn the_c_compiler_agrees() {
 /// The older library is called through the same bindings, so the types it knows must not have changed since.
 #[test]
 fn the_older_header_has_the_same_layouts() {
-    let test = "cufile-sys layout the_older_header_has_the_same_layouts";
-    let Some(cufile) = support::cufile(test, "1.14") else { return };
-    let Some(cuda) = support::cufile(test, "cuda") else { return };
-    let header = std::fs::read_to_string(cufile.join("include/cufile.h")).unwrap();
+    let test = "the_older_header_has_the_same_layouts";
+    let Some(library) = cufile(test, "1.14") else { return };
+    let Some(cuda) = cufile(test, "cuda") else { return };
+    let header = std::fs::read_to_string(library.join("include/cufile.h")).unwrap();
     let layouts = layouts();
     let types: Vec<&Layout> =
         layouts.iter().filter(|layout| layout.c.contains("typeof") || header.contains(layout.c)).collect();
     assert_eq!(types.len(), 11, "all but the statistics and the vectors");
-    let includes = [&*cufile.join("include"), &*cuda.join("include")];
+    let includes = [&*library.join("include"), &*cuda.join("include")];
     let answers = ask_the_compiler("layout-1.14", &includes, &types, &[], &[]);
     for (layout, answer) in types.iter().zip(answers) {
         assert_eq!(answer, expected(layout), "{}", layout.rust);

@@ -3,13 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failure here fails the test")]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cufile_sys::{Api, FUNCTIONS, LIBRARY_VARIABLE, LoadError, StatisticsLayout};
+use test_support::folder::on_disk;
+use test_support::{compile, cufile, not_run};
 
 /// A library at `path` that has the functions `names`. `marker` is a file its initialiser makes.
 fn stand_in<'a>(path: &Path, names: impl Iterator<Item = &'a str>, marker: Option<&Path>) {
@@ -22,7 +22,7 @@ fn stand_in<'a>(path: &Path, names: impl Iterator<Item = &'a str>, marker: Optio
         ));
     }
     let soname = "-Wl,-soname,libcufile.so.0";
-    support::compile(&source, path, &["-shared", "-fPIC", soname].map(str::to_owned));
+    compile(&source, path, &["-shared", "-fPIC", soname].map(str::to_owned));
 }
 
 fn all_names() -> impl Iterator<Item = &'static str> {
@@ -49,7 +49,8 @@ fn a_missing_library_is_not_found() {
 
 #[test]
 fn a_file_that_is_no_library_is_not_found() {
-    let folder = support::folder("text");
+    let scratch = on_disk("text");
+    let folder = scratch.path();
     let path = folder.join("libcufile.so.0");
     std::fs::write(
         &path,
@@ -58,7 +59,6 @@ fn a_file_that_is_no_library_is_not_found() {
     .unwrap();
     let Err(error @ LoadError::NotFound { .. }) = load(&path) else { panic!("loaded a text") };
     assert!(error.to_string().contains("invalid ELF header"), "{error}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
@@ -77,19 +77,20 @@ fn a_foreign_library_lacks_a_symbol() {
 
 #[test]
 fn each_required_function_is_missed() {
-    let folder = support::folder("required");
+    let scratch = on_disk("required");
+    let folder = scratch.path();
     for lacking in required_names() {
         let path = folder.join(format!("without-{lacking}.so"));
         stand_in(&path, all_names().filter(|name| *name != lacking), None);
         let Err(error) = load(&path) else { panic!("loaded without {lacking}") };
         assert_eq!(error, LoadError::MissingSymbol { library: path, symbol: lacking });
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn the_first_release_lacks_every_newer_function() {
-    let folder = support::folder("base");
+    let scratch = on_disk("base");
+    let folder = scratch.path();
     let path = folder.join("libcufile.so.0");
     stand_in(&path, required_names(), None);
     let api = load(&path).unwrap();
@@ -99,16 +100,15 @@ fn the_first_release_lacks_every_newer_function() {
     assert_eq!(absent, newer);
     assert_eq!(api.library(), path);
     assert!(api.cuFileReadAsync.is_none());
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_complete_library_lacks_nothing() {
-    let folder = support::folder("complete");
+    let scratch = on_disk("complete");
+    let folder = scratch.path();
     let path = folder.join("libcufile.so.0");
     stand_in(&path, all_names(), None);
     assert_eq!(load(&path).unwrap().absent(), []);
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn newer_than(version: (u16, u16)) -> BTreeSet<&'static str> {
 }
 
 fn check_real_library(test: &str, version: &str, number: i32) -> Option<Api> {
-    let path = support::cufile(test, version)?.join("lib/libcufile.so.0");
+    let path = cufile(test, version)?.join("lib/libcufile.so.0");
     let api = load(&path).unwrap();
     assert_eq!(api.library(), path);
     let mut said = 0;
@@ -142,7 +142,7 @@ fn check_real_library(test: &str, version: &str, number: i32) -> Option<Api> {
 
 #[test]
 fn nvidias_1_20_is_complete() {
-    let Some(api) = check_real_library("cufile-sys load nvidias_1_20_is_complete", "1.20", 1200) else {
+    let Some(api) = check_real_library("nvidias_1_20_is_complete", "1.20", 1200) else {
         return;
     };
     assert_eq!(api.absent(), []);
@@ -151,8 +151,7 @@ fn nvidias_1_20_is_complete() {
 
 #[test]
 fn nvidias_1_14_lacks_what_came_later() {
-    let Some(api) = check_real_library("cufile-sys load nvidias_1_14_lacks_what_came_later", "1.14", 1140)
-    else {
+    let Some(api) = check_real_library("nvidias_1_14_lacks_what_came_later", "1.14", 1140) else {
         return;
     };
     let absent: BTreeSet<&str> = api.absent().into_iter().map(|(name, _)| name).collect();
@@ -227,32 +226,33 @@ fn search(directory: &Path, variables: &[(&str, &str)]) -> Result<PathBuf, Strin
 
 #[test]
 fn the_variable_names_the_only_library_tried() {
-    let folder = support::folder("variable");
+    let scratch = on_disk("variable");
+    let folder = scratch.path();
     let (named, other) = (folder.join("named/libcufile.so.0"), folder.join("other/libcufile.so.0"));
     stand_in(&named, all_names(), None);
     stand_in(&other, all_names(), None);
     let other_folder = other.parent().unwrap().to_str().unwrap();
 
     let path = ("LD_LIBRARY_PATH", other_folder);
-    assert_eq!(search(&folder, &[path, (LIBRARY_VARIABLE, named.to_str().unwrap())]), Ok(named.clone()));
+    assert_eq!(search(folder, &[path, (LIBRARY_VARIABLE, named.to_str().unwrap())]), Ok(named.clone()));
     assert_eq!(
-        search(&folder, &[path, (LIBRARY_VARIABLE, "")]),
+        search(folder, &[path, (LIBRARY_VARIABLE, "")]),
         Ok(other.clone()),
         "empty is as good as unset"
     );
 
-    let relative = search(&folder, &[path, (LIBRARY_VARIABLE, "named/libcufile.so.0")]).unwrap_err();
+    let relative = search(folder, &[path, (LIBRARY_VARIABLE, "named/libcufile.so.0")]).unwrap_err();
     assert!(relative.contains("relative path") && relative.contains(LIBRARY_VARIABLE), "{relative}");
 
-    let missing = search(&folder, &[path, (LIBRARY_VARIABLE, "/nonexistent/libcufile.so.0")]).unwrap_err();
+    let missing = search(folder, &[path, (LIBRARY_VARIABLE, "/nonexistent/libcufile.so.0")]).unwrap_err();
     assert!(missing.contains("/nonexistent/libcufile.so.0: "), "{missing}");
     assert!(!missing.contains(other_folder), "{missing}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn the_working_directory_is_never_looked_in() {
-    let folder = support::folder("directory");
+    let scratch = on_disk("directory");
+    let folder = scratch.path();
     let here = folder.join("here");
     let marker = folder.join("marker");
     stand_in(&here.join("libcufile.so.0"), all_names(), Some(&marker));
@@ -283,22 +283,22 @@ fn the_working_directory_is_never_looked_in() {
         assert_eq!(search(&here, &[("LD_LIBRARY_PATH", &path)]), Ok(here.join("libcufile.so.0")), "{path}");
         std::fs::remove_file(&marker).unwrap();
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn pythons_folders_are_looked_in_last() {
-    let folder = support::folder("python");
+    let scratch = on_disk("python");
+    let folder = scratch.path();
     let environment = folder.join("venv");
     let library = environment.join("lib/python3.11/site-packages/nvidia/cu13/lib/libcufile.so.0");
     stand_in(&library, all_names(), None);
     let home = folder.join("home");
     let variables = [("VIRTUAL_ENV", environment.to_str().unwrap()), ("HOME", home.to_str().unwrap())];
 
-    let nothing = search(&folder, &variables[1..]);
+    let nothing = search(folder, &variables[1..]);
     let Err(reason) = nothing else {
         let reason = format!("a libcufile is installed on this machine: {nothing:?}");
-        return support::not_run("cufile-sys load pythons_folders_are_looked_in_last", &reason);
+        return not_run("pythons_folders_are_looked_in_last", &reason);
     };
     for name in [
         "\n  libcufile.so.0: ",
@@ -310,6 +310,5 @@ fn pythons_folders_are_looked_in_last() {
     ] {
         assert!(reason.contains(name), "{name} is not in: {reason}");
     }
-    assert_eq!(search(&folder, &variables), Ok(library));
-    std::fs::remove_dir_all(folder).unwrap();
+    assert_eq!(search(folder, &variables), Ok(library));
 }

@@ -45,7 +45,7 @@ fn bits(dtype: &str) -> u64 {
     match dtype {
         "F4" => 4,
         "F6_E2M3" | "F6_E3M2" => 6,
-        "BOOL" | "U8" | "I8" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" => 8,
+        "BOOL" | "U8" | "I8" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" | "F8_E4M3FNUZ" | "F8_E5M2FNUZ" => 8,
         "U16" | "I16" | "F16" | "BF16" => 16,
         "U32" | "I32" | "F32" => 32,
         "U64" | "I64" | "F64" | "C64" => 64,
@@ -76,6 +76,7 @@ pub struct File {
     tensors: Vec<Tensor>,
     metadata: BTreeMap<String, String>,
     data_alignment: usize,
+    padding: usize,
 }
 
 impl Default for File {
@@ -87,7 +88,7 @@ impl Default for File {
 impl File {
     /// A file without tensors, whose data begin at a multiple of 8 bytes.
     pub fn new() -> Self {
-        Self { tensors: Vec::new(), metadata: BTreeMap::new(), data_alignment: 8 }
+        Self { tensors: Vec::new(), metadata: BTreeMap::new(), data_alignment: 8, padding: 0 }
     }
 
     /// Adds a tensor, whose bytes follow those of the last.
@@ -105,6 +106,12 @@ impl File {
     /// Pads the header so that the data begin at a multiple of `bytes`; 1 leaves them where they fall.
     pub fn data_alignment(mut self, bytes: usize) -> Self {
         self.data_alignment = bytes;
+        self
+    }
+
+    /// Adds so many spaces to the header on top of what the alignment asks for.
+    pub fn padding(mut self, spaces: usize) -> Self {
+        self.padding = spaces;
         self
     }
 
@@ -127,7 +134,7 @@ impl File {
             assert!(members.insert(tensor.name.clone(), entry).is_none(), "{} twice", tensor.name);
         }
         let mut text = serde_json::to_vec(&members).unwrap();
-        text.resize((8 + text.len()).next_multiple_of(self.data_alignment) - 8, b' ');
+        text.resize((8 + text.len()).next_multiple_of(self.data_alignment) - 8 + self.padding, b' ');
         let mut header = (text.len() as u64).to_le_bytes().to_vec();
         header.extend(text);
         header

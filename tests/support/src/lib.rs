@@ -1,6 +1,7 @@
 //! What the tests of every package share. It depends on none of them.
 //!
 //! - [`not_run`], [`cufile`], [`tool`]: a test that cannot run says why and is counted, never silently passed.
+//! - [`compile`]: C into a program or a library.
 //! - [`folder`]: empty folders, on disk and in memory.
 //! - [`fixture`]: safetensors files whose every byte tells where it belongs.
 //! - [`process`]: child processes that cannot hang a test.
@@ -15,11 +16,13 @@ pub mod folder;
 pub mod process;
 pub mod simulator;
 
+mod compiler;
 mod needs;
 mod report;
 
 use std::path::{Path, PathBuf};
 
+pub use compiler::compile;
 pub use needs::{cufile, not_run, tool};
 pub use process::{Finished, run};
 pub use report::{Copies, DeviceUse, Report, Tally};
