@@ -7,6 +7,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
@@ -15,8 +16,10 @@ use anyhow::{Context as _, Result};
 
 use crate::workspace;
 
-/// Both names, for the same file.
-const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+/// The driver's name.
+const LIBRARY: &str = "libcuda.so.1";
+/// The name that cudarc tries first. A link: a second file would be loaded as a second driver beside the preloaded one.
+const LINK: &str = "libcuda.so";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -56,9 +59,8 @@ pub(crate) fn build() -> Result<Environment> {
     let built = target.join("release/libcuda_sim.so");
     let folder = target.join("sim");
     fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
-    for name in NAMES {
-        install(&built, &folder.join(name))?;
-    }
+    install(&built, &folder.join(LIBRARY))?;
+    link(LIBRARY, &folder.join(LINK))?;
     environment(&folder)
 }
 
@@ -73,6 +75,16 @@ fn install(from: &Path, to: &Path) -> Result<()> {
     fs::rename(&unfinished, to).with_context(|| format!("could not make {}", to.display()))
 }
 
+/// Makes `to` a symbolic link to `from`, which lies in the same folder, whatever `to` was before.
+fn link(from: &str, to: &Path) -> Result<()> {
+    if fs::read_link(to).is_ok_and(|target| target == Path::new(from)) {
+        return Ok(());
+    }
+    let unfinished = to.with_extension(format!("unfinished-{}", process::id()));
+    symlink(from, &unfinished).with_context(|| format!("could not make {}", unfinished.display()))?;
+    fs::rename(&unfinished, to).with_context(|| format!("could not make {}", to.display()))
+}
+
 /// The variables, with what they held before at the end.
 fn environment(folder: &Path) -> Result<Environment> {
     let cufile = target()?.join("cufile/1.20/lib");
@@ -83,7 +95,7 @@ fn environment(folder: &Path) -> Result<Environment> {
     folders.extend(fetched.then_some(cufile));
     let mut variables = vec![
         ("LD_LIBRARY_PATH", before(folders, "LD_LIBRARY_PATH")?),
-        ("LD_PRELOAD", before(vec![folder.join("libcuda.so.1")], "LD_PRELOAD")?),
+        ("LD_PRELOAD", before(vec![folder.join(LIBRARY)], "LD_PRELOAD")?),
     ];
     if fetched {
         variables.push(("GDS_CUFILE_LIBRARY", library.into_os_string()));
