@@ -1,0 +1,166 @@
+//! Where a case runs, and what must hold after every load.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cuda_staging::{Device, Region};
+use gds_loader::{Backend, LoadReport, Loader, Model, PathKind, Tensor};
+use tempfile::TempDir;
+use test_support::{control, folder, not_run};
+
+use crate::oracle::{self, Tensors};
+
+/// Copies that start 0.1 to 0.4 ms after they could.
+pub(crate) const LATE_COPIES: [(&str, &str); 2] =
+    [("CUDA_SIM_COPY_LATENCY_US", "100"), ("CUDA_SIM_JITTER_US", "300")];
+
+/// The CPU.
+pub(crate) fn cpu() -> Device {
+    Device::cpu()
+}
+
+/// The simulated GPU.
+pub(crate) fn gpu() -> Device {
+    Device::cuda(0).unwrap()
+}
+
+/// A device, a path and an empty folder.
+#[derive(Debug)]
+pub(crate) struct Bed {
+    pub(crate) device: Device,
+    pub(crate) backend: Backend,
+    folder: TempDir,
+    in_memory: bool,
+}
+
+impl Bed {
+    /// Runs `case` on `device` by every path, on disk and in memory.
+    pub(crate) fn each(test: &str, device: &dyn Fn() -> Device, case: impl Fn(&Self)) {
+        for bed in Self::all(test, device) {
+            eprintln!("{bed:?}");
+            case(&bed);
+        }
+    }
+
+    /// A bed for every path, on disk and in memory.
+    pub(crate) fn all(test: &str, device: &dyn Fn() -> Device) -> Vec<Self> {
+        let paths = [PathKind::Buffered, PathKind::Direct, PathKind::Mmap].map(Backend::Only);
+        let mut beds = Vec::new();
+        for backend in [Backend::Auto].into_iter().chain(paths) {
+            for in_memory in [false, true] {
+                let short = test.rsplit("::").next().unwrap_or(test);
+                let folder = if in_memory { folder::in_memory(short) } else { Some(folder::on_disk(short)) };
+                let Some(folder) = folder else { continue };
+                if backend == Backend::Only(PathKind::Direct) && !opens_directly(folder.path()) {
+                    not_run(test, &format!("{} refuses O_DIRECT", folder.path().display()));
+                    continue;
+                }
+                beds.push(Self { device: device(), backend, folder, in_memory });
+            }
+        }
+        beds
+    }
+
+    /// A path in its folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A loader for its device by its path, with small pieces, so that boundaries cost bytes.
+    pub(crate) fn loader(&self) -> Loader {
+        Loader::new()
+            .device(self.device.clone())
+            .backend(self.backend)
+            .read_size(4096 * 4)
+            .slot_size(4096 * 8)
+    }
+
+    /// Writes `file`, loads it and compares.
+    pub(crate) fn round_trip(&self, file: &test_support::fixture::File) -> Model {
+        let path = self.path("model.safetensors");
+        file.write(&path);
+        self.load(&self.loader(), &path, &oracle::of_file(&path))
+    }
+
+    /// Loads `path` and compares what arrived with `expected`.
+    pub(crate) fn load(&self, loader: &Loader, path: &Path, expected: &Tensors) -> Model {
+        let model = loader.load(path).unwrap();
+        self.check(&model, expected);
+        model
+    }
+
+    /// Whether `model` holds `expected`, aligned, and its report is true.
+    pub(crate) fn check(&self, model: &Model, expected: &Tensors) {
+        // First of all, lest copies that nobody waited for end meanwhile.
+        for tensor in model.tensors() {
+            assert!(self.bytes_of(tensor.region()) == expected[tensor.name()].bytes, "{tensor:?}");
+        }
+        assert_eq!(model.len(), expected.len());
+        for (name, expected) in expected {
+            let tensor = model.get(name).unwrap_or_else(|| panic!("{name} is not there"));
+            assert_eq!(tensor.dtype().as_str(), expected.dtype, "{name}");
+            assert_eq!(tensor.shape(), expected.shape, "{name}");
+            self.check_alignment(&tensor);
+        }
+        self.check_report(model.report(), expected.values().map(|tensor| tensor.bytes.len() as u64).sum());
+        assert_eq!(model.report().tensors, expected.len());
+        self.check_descriptors();
+    }
+
+    /// The bytes of a region as they are now, whatever copies are in flight.
+    pub(crate) fn bytes_of(&self, region: &Region) -> Vec<u8> {
+        match region.host_bytes() {
+            Some(bytes) => bytes.to_vec(),
+            None if region.is_empty() => Vec::new(),
+            None => control::read_device_memory(region.address(), region.len() as usize),
+        }
+    }
+
+    fn check_alignment(&self, tensor: &Tensor) {
+        let alignment = if self.device.is_cuda() { 256 } else { tensor.dtype().alignment() };
+        if !tensor.is_empty() {
+            assert_eq!(tensor.device_address() % alignment, 0, "{tensor:?} is not aligned to {alignment}");
+        }
+    }
+
+    /// Whether `report` accounts for `bytes` bytes, by the paths this bed allows.
+    pub(crate) fn check_report(&self, report: &LoadReport, bytes: u64) {
+        assert_eq!(report.bytes, bytes, "{report:?}");
+        assert_eq!(report.paths.total(), bytes, "{report:?}");
+        assert!(report.fallbacks.is_empty(), "{report:?}");
+        let allowed: &[PathKind] = match self.backend {
+            Backend::Only(kind) => &[kind],
+            Backend::Auto if self.in_memory => &[PathKind::Buffered],
+            Backend::Auto => &[PathKind::Direct, PathKind::Buffered],
+        };
+        let by_these: u64 = allowed.iter().map(|&kind| report.paths.get(kind)).sum();
+        assert_eq!(by_these, bytes, "{report:?}");
+        assert_eq!(report.device.kind, if self.device.is_cuda() { "cuda" } else { "cpu" });
+        assert_eq!(report.peak_pinned_bytes > 0, self.device.is_cuda() && bytes > 0, "{report:?}");
+        assert!(report.peak_pinned_bytes <= 64 << 20, "{report:?}");
+    }
+
+    /// Passes where no file of its folder is open.
+    pub(crate) fn check_descriptors(&self) {
+        let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let open: Vec<PathBuf> = links
+            .filter_map(|link| fs::read_link(link.path()).ok())
+            .filter(|target| target.starts_with(self.folder.path()))
+            .collect();
+        assert!(open.is_empty(), "still open: {open:?}");
+    }
+
+    /// Bytes of device memory in use; 0 on the CPU.
+    pub(crate) fn memory_in_use(&self) -> u64 {
+        self.device.memory().unwrap().map_or(0, |memory| memory.total - memory.free)
+    }
+}
+
+fn opens_directly(folder: &Path) -> bool {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let probe = folder.join("probe");
+    fs::write(&probe, "probe").unwrap();
+    let opened = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&probe).is_ok();
+    fs::remove_file(&probe).unwrap();
+    opened
+}
