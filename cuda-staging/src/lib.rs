@@ -59,6 +59,7 @@
 mod cuda;
 mod device;
 mod error;
+mod info;
 pub mod limits;
 mod memory;
 mod region;
@@ -71,8 +72,9 @@ mod stream;
 /// The release of cudarc whose streams [`Ring::wait_for_cudarc`] takes.
 pub use cudarc;
 
-pub use device::{Device, DeviceInfo, DeviceKind, MemoryInfo};
+pub use device::Device;
 pub use error::{Error, Result};
+pub use info::{DeviceInfo, DeviceKind, MemoryInfo};
 pub use region::{Carved, Region, RegionMut};
 pub use ring::{DROP_WAIT_LIMIT, Ring, RingOptions, SlotCopy, SlotFetch, WAIT_LIMIT};
 pub use selector::DeviceSelector;

@@ -23,6 +23,14 @@ fn filled(slot: FreeSlot, content: &[u8]) -> FilledSlot {
 }
 
 #[test]
+fn what_workers_hand_over_can_be_handed_over() {
+    fn moves<T: Send>() {}
+    fn is_shared<T: Send + Sync>() {}
+    moves::<(Ring, RegionMut, FreeSlot, FilledSlot, SlotCopy, SlotFetch)>();
+    is_shared::<(Device, Region, Error)>();
+}
+
+#[test]
 fn slots_are_page_aligned_zeroed_and_in_whole_pages() {
     let mut ring = Device::cpu().ring(RingOptions { slots: 3, slot_size: 5000 }).unwrap();
     let mut starts = Vec::new();
@@ -119,7 +127,7 @@ fn a_copy_beyond_the_slot_is_refused_and_costs_no_slot() {
 #[test]
 fn fetched_slots_come_back_in_order() {
     let mut ring = ring(3);
-    let region = cuda_staging::RegionMut::from_vec((0..=255).collect()).freeze();
+    let region = RegionMut::from_vec((0..=255).collect()).freeze();
     for start in [10, 20] {
         let fetches = vec![
             SlotFetch { slot_offset: 4, from: region.slice(start..start + 2).unwrap() },
