@@ -6,8 +6,9 @@ use std::thread;
 
 use cuda_staging::limits::page_size;
 use cuda_staging::{
-    Device, DeviceSelector, Error, FilledSlot, FreeSlot, Ring, RingOptions, SlotCopy, SlotFetch,
+    Device, DeviceSelector, Error, FilledSlot, FreeSlot, Region, RegionMut, Ring, RingOptions,
 };
+use cuda_staging::{SlotCopy, SlotFetch};
 use proptest::prelude::*;
 
 fn ring(slots: usize) -> Ring {

@@ -227,13 +227,13 @@ fn what_does_not_end_in_time_is_leaked_and_never_freed() {
 
 #[test]
 fn intervals_are_on_the_hosts_clock() {
-    let settings = [("CUDA_SIM_COPY_LATENCY_US", "20000")];
+    let settings = [("CUDA_SIM_COPY_LATENCY_US", "60000")];
     on_simulator("intervals_are_on_the_hosts_clock", &settings, || {
-        const TOLERANCE: Duration = Duration::from_millis(5);
+        const TOLERANCE: Duration = Duration::from_millis(20);
         let device = cuda();
         let mut ring = ring(&device, 2);
         let (_, parts) = in_slots(&device, 4);
-        thread::sleep(Duration::from_millis(30));
+        thread::sleep(Duration::from_millis(100));
         let start = Instant::now();
         for to in parts {
             let filled = take_filled(&mut ring, &[0; SLOT]);
@@ -248,7 +248,7 @@ fn intervals_are_on_the_hosts_clock() {
                 from + TOLERANCE >= start && to <= end + TOLERANCE,
                 "{intervals:?} in {start:?}..{end:?}"
             );
-            assert!(to - from >= Duration::from_millis(19), "a copy takes 20 ms: {intervals:?}");
+            assert!(to - from >= Duration::from_millis(59), "a copy takes 60 ms: {intervals:?}");
         }
         assert!(intervals.windows(2).all(|pair| pair[0].1 <= pair[1].0 + TOLERANCE), "one after the other");
     });

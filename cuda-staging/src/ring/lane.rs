@@ -26,9 +26,12 @@ impl Lane {
         let stream = Stream::new(context)?;
         let fence = Event::new(context)?;
         let epoch = Event::new(context)?;
+        // The event happens at some time in between; on an idle stream that is a few microseconds.
+        let before = Instant::now();
         stream.record(&epoch)?;
         epoch.wait(wait_limit, "waiting for a new stream")?;
-        Ok(Self { stream, fence, epoch, epoch_at: Instant::now(), context: Arc::clone(context) })
+        let epoch_at = before + before.elapsed() / 2;
+        Ok(Self { stream, fence, epoch, epoch_at, context: Arc::clone(context) })
     }
 
     /// Two events for one slot.
