@@ -3,4 +3,6 @@
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // Programs close it (cudarc does, after looking whether it is there), but its threads may be running.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -55,17 +55,17 @@ fn own_range() -> Range<usize> {
     extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
         // SAFETY: the dynamic linker gives a valid info; `found` is the Range below.
         let (info, found) = unsafe { (&*info, &mut *found.cast::<Range<usize>>()) };
-        let mut range = usize::MAX..0;
+        let (mut start, mut end) = (usize::MAX, 0);
         for index in 0..usize::from(info.dlpi_phnum) {
             // SAFETY: the table has dlpi_phnum entries.
             let segment = unsafe { &*info.dlpi_phdr.add(index) };
             if segment.p_type == libc::PT_LOAD {
-                let start = info.dlpi_addr as usize + segment.p_vaddr as usize;
-                range = range.start.min(start)..range.end.max(start + segment.p_memsz as usize);
+                let first = info.dlpi_addr as usize + segment.p_vaddr as usize;
+                (start, end) = (start.min(first), end.max(first + segment.p_memsz as usize));
             }
         }
-        if range.contains(&(own_range as *const () as usize)) {
-            *found = range;
+        if (start..end).contains(&(own_range as *const () as usize)) {
+            *found = start..end;
             return 1;
         }
         0

@@ -33,7 +33,9 @@ unsafe fn contents(path: *const c_char) -> Option<&'static [u8]> {
         return is_on(c"CUDA_SIM_PROC_MODULES").then_some(PROC_MODULES);
     }
     let device = path.strip_prefix(UDEV_PREFIX)?;
-    let numbers = device.iter().all(|byte| byte.is_ascii_digit() || *byte == b':');
+    let colon = device.iter().position(|&byte| byte == b':')?;
+    let number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let numbers = number(device.get(..colon)?) && number(device.get(colon + 1..)?);
     (numbers && is_on(c"CUDA_SIM_UDEV") && is_block_device(device)).then_some(UDEV_RECORD)
 }
 
@@ -92,7 +94,8 @@ fn set_errno(value: c_int) {
 /// - `path` is null or a terminated string.
 unsafe fn instead(path: *const c_char, flags: c_int, errno_before: c_int) -> c_int {
     let errno_after = errno();
-    let wanted = errno_after == ENOENT && flags & libc::O_ACCMODE == libc::O_RDONLY && flags & libc::O_CREAT == 0;
+    let wanted =
+        errno_after == ENOENT && flags & libc::O_ACCMODE == libc::O_RDONLY && flags & libc::O_CREAT == 0;
     // SAFETY: handed on.
     if wanted && let Some(contents) = unsafe { contents(path) } {
         let fd = serve(contents, flags);

@@ -60,7 +60,9 @@ impl Settings {
             Some(text) => match text.parse() {
                 Ok(count @ 0..=64) => count,
                 _ => {
-                    return Err(format!("CUDA_SIM_DEVICES={text}: expected a number of devices from 0 to 64"));
+                    return Err(format!(
+                        "CUDA_SIM_DEVICES={text}: expected a number of devices from 0 to 64"
+                    ));
                 }
             },
         };

@@ -82,7 +82,8 @@ api! {
     }
 
     fn cuStreamQuery(handle: Handle) {
-        if stream::find(handle)?.queue.is_idle() { stream::find(handle).map(drop) } else { Err(NOT_READY) }
+        let stream = stream::find(handle)?;
+        if stream.queue.is_idle() { stream.context.health.check() } else { Err(NOT_READY) }
     }
 
     /// An event never recorded is no reason to wait.

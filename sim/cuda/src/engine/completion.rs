@@ -1,7 +1,7 @@
 //! A point in a stream's work that can be waited for.
 
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 
 use crate::sync::lock;
 
@@ -30,14 +30,7 @@ impl Completion {
 
     /// Waits until it is reached.
     pub(crate) fn wait(&self) {
-        while !self.wait_for(Duration::from_secs(3600)) {}
-    }
-
-    /// Waits at most `limit`; whether it is reached.
-    pub(crate) fn wait_for(&self, limit: Duration) -> bool {
-        let reached = lock(&self.reached);
-        let result = self.changed.wait_timeout_while(reached, limit, |reached| reached.is_none());
-        let (reached, _) = result.unwrap_or_else(std::sync::PoisonError::into_inner);
-        reached.is_some()
+        let waited = self.changed.wait_while(lock(&self.reached), |reached| reached.is_none());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }

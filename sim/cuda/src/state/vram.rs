@@ -10,8 +10,8 @@ use std::fs::File;
 use std::io::Error;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::ptr;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::code::{ILLEGAL_ADDRESS, OPERATING_SYSTEM, OUT_OF_MEMORY, Result, UNKNOWN};
 use crate::process::system_error;
@@ -223,7 +223,8 @@ fn map(file: &File, offset: u64, len: u64, protection: i32) -> Result<u64> {
     let bytes = usize::try_from(len).map_err(|_| OUT_OF_MEMORY)?;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let address = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, file.as_raw_fd(), offset as i64) };
+    let address =
+        unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, file.as_raw_fd(), offset as i64) };
     if address == libc::MAP_FAILED {
         return Err(system_error("mapping device memory", OUT_OF_MEMORY));
     }
