@@ -80,7 +80,7 @@ impl Report {
     }
 
     /// The reports in `folder`, one per process.
-    pub(crate) fn read_all(folder: &Path) -> Vec<Self> {
+    pub fn read_all(folder: &Path) -> Vec<Self> {
         let entries = fs::read_dir(folder).expect("the folder of reports");
         let paths = entries.map(|entry| entry.expect("the folder of reports").path());
         let reports = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
