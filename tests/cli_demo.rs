@@ -8,7 +8,7 @@ use cli_support::{gds, keys, names_in, run};
 
 #[test]
 fn every_path_is_compared_and_the_folder_is_gone() {
-    let parent = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let parent = test_support::folder::on_disk("every_path_is_compared_and_the_folder_is_gone");
     let tour = run("demo --size 4MB --json --dir", &[parent.path()]).json();
     assert_eq!(keys(&tour), ["bytes", "checkpoint", "files", "loads", "storage", "tensors", "unavailable"]);
     assert_eq!(tour["files"], 2);
@@ -40,7 +40,7 @@ fn every_path_is_compared_and_the_folder_is_gone() {
 #[test]
 fn the_table_names_paths_and_what_is_missing() {
     let parent = tempfile::tempdir().unwrap();
-    let table = run("demo --size 1MB --dir", &[parent.path()]).ok().stdout;
+    let table = run("demo --size 1MB --dir", &[parent.path()]).ok().stdout().to_owned();
     for words in ["buffered", "mmap", "cpu", "GB/s", "yes", "Not available here: gds"] {
         assert!(table.contains(words), "{words} is not in: {table}");
     }

@@ -10,10 +10,10 @@ use cli_support::{gds, run, synth};
 
 #[test]
 fn help_and_version_are_done() {
-    let version = run("--version", &[]).ok().stdout;
+    let version = run("--version", &[]).ok().stdout().to_owned();
     assert!(version.starts_with(concat!("gds ", env!("CARGO_PKG_VERSION"))), "{version}");
     assert!(version.contains("revision ") && version.contains("cuFile bindings 1."), "{version}");
-    let help = run("--help", &[]).ok().stdout;
+    let help = run("--help", &[]).ok().stdout().to_owned();
     for command in ["demo", "inspect", "load", "synth"] {
         assert!(help.contains(command), "{help}");
         run(&format!("{command} --help"), &[]).ok();

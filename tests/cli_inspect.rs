@@ -11,7 +11,7 @@ use serde_json::Value;
 fn it_says_what_the_reference_says() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mixed.safetensors");
-    let data = vec![7u8; 64];
+    let data = [7u8; 64];
     let tensors = [
         ("scalar", Dtype::F32, vec![], 4),
         ("empty", Dtype::I64, vec![0, 5], 0),
@@ -83,17 +83,17 @@ fn tensors_that_the_index_does_not_name_are_counted_apart() {
     let found = run("inspect --json", &[folder.path()]).json();
     assert_eq!(found["totals"]["tensors_not_indexed"], 1);
     assert_eq!(found["totals"]["tensors"].as_u64(), summary["tensors"].as_u64().map(|tensors| tensors - 1));
-    assert!(run("inspect", &[folder.path()]).ok().stdout.contains("1 tensor that the index"));
+    assert!(run("inspect", &[folder.path()]).ok().stdout().contains("1 tensor that the index"));
 }
 
 #[test]
 fn a_long_table_is_cut_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     synth(folder.path(), "--size 100MB");
-    let short = run("inspect", &[folder.path()]).ok().stdout;
+    let short = run("inspect", &[folder.path()]).ok().stdout().to_owned();
     assert!(short.contains("more tensors; --all lists them"), "{short}");
     assert!(!short.contains("lm_head.weight"));
-    let long = run("inspect --all", &[folder.path()]).ok().stdout;
+    let long = run("inspect --all", &[folder.path()]).ok().stdout().to_owned();
     assert!(long.contains("lm_head.weight") && !long.contains("--all"));
     assert!(!long.contains('\u{1b}'), "no colours where nobody sees them");
 }
@@ -104,6 +104,6 @@ fn a_name_from_a_file_cannot_steer_the_terminal() {
     let path = folder.path().join("hostile.safetensors");
     let view = TensorView::new(Dtype::U8, vec![1], &[1]).unwrap();
     std::fs::write(&path, safetensors::serialize([("a\u{1b}[2J\nb", view)], None).unwrap()).unwrap();
-    let table = run("inspect", &[&path]).ok().stdout;
+    let table = run("inspect", &[&path]).ok().stdout().to_owned();
     assert!(!table.contains('\u{1b}') && table.contains("a\\u{1b}[2J\\nb"), "{table}");
 }

@@ -2,6 +2,8 @@
 
 mod cli_support;
 
+use std::path::Path;
+
 use cli_support::{gds, keys, names_in, run, synth};
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
@@ -60,8 +62,11 @@ fn a_forced_path_carries_every_byte_and_the_digests_are_the_files() {
     for backend in ["buffered", "mmap", "direct", "auto"] {
         let line = format!("load --device cpu --backend {backend} --digest --json");
         let done = run(&line, &[folder.path()]);
-        if backend == "direct" && done.code == Some(3) {
-            eprintln!("not run: {}", done.stderr);
+        if backend == "direct" && done.code() == Some(3) {
+            test_support::not_run(
+                "a_forced_path_carries_every_byte_and_the_digests_are_the_files",
+                done.stderr(),
+            );
             continue;
         }
         let report = done.json();
@@ -70,7 +75,8 @@ fn a_forced_path_carries_every_byte_and_the_digests_are_the_files() {
             assert_eq!(report["paths"][backend], summary["bytes"], "{report}");
         }
     }
-    let table = run("load --device cpu --digest --tensors lm_head.weight", &[folder.path()]).ok().stdout;
+    let table =
+        run("load --device cpu --digest --tensors lm_head.weight", &[folder.path()]).ok().stdout().to_owned();
     let line = format!("{}  lm_head.weight", expected["lm_head.weight"].as_str().unwrap());
     assert!(table.lines().any(|found| found == line), "{table}");
 }
@@ -103,19 +109,28 @@ fn repeated_runs_are_all_listed_and_the_median_is_reported() {
 
 #[test]
 fn cold_is_measured_and_not_claimed() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    synth(folder.path(), "--size 5MB");
-    let share = |line: &str| run(line, &[folder.path()]).json()["cache"]["resident_before"].as_f64();
-    let warm = share("load --device cpu --backend buffered --json");
-    let cold = share("load --device cpu --backend buffered --json --cold");
+    let test = "cold_is_measured_and_not_claimed";
+    let resident_before =
+        |folder: &Path, line: &str| run(line, &[folder]).json()["cache"]["resident_before"].as_f64();
+    let load = "load --device cpu --backend buffered --json";
+
+    let disk = test_support::folder::on_disk(test);
+    synth(disk.path(), "--size 5MB");
+    let warm = resident_before(disk.path(), load);
+    let cold = resident_before(disk.path(), &format!("{load} --cold"));
     match (warm, cold) {
-        (Some(warm), Some(cold)) if cold <= 0.01 => assert!(warm > 0.99, "{warm}"),
-        // A file system in memory keeps its pages, and then the table must not say cold.
-        other => {
-            eprintln!("not run: this file system's pages cannot be dropped or counted ({other:?})");
-            let table = run("load --device cpu --backend buffered --cold", &[folder.path()]).ok().stdout;
-            assert!(!table.contains("cold:"), "{table}");
+        (Some(warm), Some(cold)) => assert!(warm > 0.99 && cold < 0.01, "{warm} {cold}"),
+        unknown => {
+            test_support::not_run(test, &format!("the kernel does not say what is resident: {unknown:?}"))
         }
+    }
+
+    // In memory nothing can be dropped, and the words must not pretend it was.
+    if let Some(memory) = test_support::folder::in_memory(test) {
+        synth(memory.path(), "--size 5MB");
+        let table = run("load --device cpu --backend buffered --cold", &[memory.path()]).ok();
+        assert!(!table.stdout().contains("cold:"), "{}", table.stdout());
+        assert!(table.stdout().contains("--cold could not drop"), "{}", table.stdout());
     }
 }
 
@@ -125,7 +140,7 @@ fn progress_goes_to_standard_error_when_asked() {
     synth(folder.path(), "--size 1MB");
     for mode in ["auto", "never"] {
         let done = run(&format!("load --device cpu --progress {mode}"), &[folder.path()]).ok();
-        assert_eq!(done.stderr, "", "standard error is no terminal here");
+        assert_eq!(done.stderr(), "", "standard error is no terminal here");
     }
     let path = folder.path().join("slow");
     let output =

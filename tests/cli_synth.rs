@@ -1,4 +1,5 @@
 //! `gds synth`: what it writes is safetensors, says where each byte belongs, and is all there or not at all.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure here is the test's failure")]
 
 mod cli_support;
 

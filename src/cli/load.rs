@@ -9,9 +9,10 @@ use cuda_staging::{Device, DeviceSelector};
 use gds_loader::{Backend, LoadReport, Loader, Stages};
 use serde::Serialize;
 
+use super::describe::{self, CacheState};
 use super::output::{Output, facts, printable};
 use super::progress::{Progress, ProgressMode};
-use super::{describe, sizes};
+use super::sizes;
 
 /// Load a checkpoint into device memory and report how it went
 ///
@@ -98,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.json {
         out.json(&Summary { report, runs })?;
     } else {
-        print(&mut out, report, runs.as_deref())?;
+        print(&mut out, report, runs.as_deref(), arguments.cold)?;
     }
     out.finish()
 }
@@ -145,7 +146,7 @@ fn median(reports: &[LoadReport]) -> Option<&LoadReport> {
     order.get(order.len().saturating_sub(1) / 2).copied()
 }
 
-fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>) -> anyhow::Result<()> {
+fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>, cold: bool) -> anyhow::Result<()> {
     let mut time = format!(
         "{} s, {} GB/s",
         sizes::seconds(report.seconds),
@@ -157,6 +158,10 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>) -> anyhow:
         let (count, least, most) = (runs.len(), sizes::seconds(least), sizes::seconds(most));
         time += &format!(" (median of {count} runs, {least} to {most} s)");
     }
+    let mut cache = describe::cache(&report.cache);
+    if cold && CacheState::before(&report.cache) != CacheState::Cold {
+        cache += "; --cold could not drop all of it";
+    }
     let mut rows = vec![
         ("Checkpoint", printable(&report.path.display().to_string()).into_owned()),
         ("Device", describe::device(&report.device)),
@@ -164,7 +169,7 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>) -> anyhow:
         ("Size", sizes::bytes(report.bytes)),
         ("Time", time),
         ("Path", describe::paths(report)),
-        ("Page cache", describe::cache(&report.cache)),
+        ("Page cache", cache),
         ("Stages", stages(&report.stages)),
     ];
     if report.peak_pinned_bytes > 0 {

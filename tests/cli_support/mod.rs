@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test support: a failure here is the test's failure")]
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
+
+use test_support::{Finished, process, simulator};
 
 /// The binary, not yet run.
 pub(crate) fn gds() -> Command {
@@ -14,56 +16,61 @@ pub(crate) fn gds() -> Command {
 }
 
 /// What a finished run said.
-pub(crate) struct Run {
-    pub(crate) code: Option<i32>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
+pub(crate) struct Run(Finished);
 
 impl Run {
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.0.code()
+    }
+
+    pub(crate) fn stdout(&self) -> &str {
+        &self.0.stdout
+    }
+
+    pub(crate) fn stderr(&self) -> &str {
+        &self.0.stderr
+    }
+
     /// Asserts success.
     #[track_caller]
     pub(crate) fn ok(self) -> Run {
-        assert_eq!(self.code, Some(0), "{}", self.stderr);
-        self
+        Run(self.0.success())
     }
 
     /// The one JSON object of standard output.
     #[track_caller]
     pub(crate) fn json(self) -> serde_json::Value {
         let run = self.ok();
-        let value: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+        let value: serde_json::Value = serde_json::from_str(run.stdout()).unwrap();
         assert!(value.is_object(), "{value}");
         value
     }
 
-    /// Asserts a failure that says one thing on standard error, and nothing on standard output.
+    /// Asserts a failure that says these words on standard error, and nothing on standard output.
     #[track_caller]
-    pub(crate) fn fails(self, code: i32, saying: &[&str]) -> Run {
-        assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
-        assert!(self.stdout.is_empty(), "{}", self.stdout);
+    pub(crate) fn fails(self, code: i32, saying: &[&str]) {
+        assert_eq!(self.code(), Some(code), "{}", self.0);
+        assert!(self.stdout().is_empty(), "{}", self.stdout());
         for words in saying {
-            assert!(self.stderr.contains(words), "{words:?} is not in: {}", self.stderr);
+            assert!(self.stderr().contains(words), "{words:?} is not in: {}", self.stderr());
         }
-        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
-        self
+        assert!(!self.stderr().contains("panicked"), "{}", self.stderr());
     }
 }
 
-impl From<Output> for Run {
-    fn from(output: Output) -> Run {
-        Run {
-            code: output.status.code(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-}
-
-/// Runs `gds` with these arguments, the words of `line` and then `paths`.
+/// Runs `gds` with these arguments: the words of `line` and then `paths`.
 #[track_caller]
 pub(crate) fn run(line: &str, paths: &[&Path]) -> Run {
-    gds().args(line.split_whitespace()).args(paths).output().unwrap().into()
+    Run(process::run(gds().args(line.split_whitespace()).args(paths), process::LIMIT))
+}
+
+/// The same on the simulated driver, with `settings` in its environment.
+#[track_caller]
+pub(crate) fn run_simulated(settings: &[(&str, &str)], line: &str, paths: &[&Path]) -> Run {
+    let mut command = gds();
+    simulator::prepare(&mut command);
+    command.envs(settings.iter().copied()).args(line.split_whitespace()).args(paths);
+    Run(process::run(&mut command, process::LIMIT))
 }
 
 /// A synthetic checkpoint in `folder`.
