@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     print_env: bool,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "print_env")]
+    #[arg(trailing_var_arg = true, required_unless_present = "print_env")]
     command: Vec<OsString>,
 }
 
@@ -130,4 +130,28 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let status = status.with_context(|| format!("could not run {}", program.display()))?;
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     process::exit(code.with_context(|| format!("{} ended with {status}", program.display()))?);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_in_use_is_replaced_and_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("built.so"), folder.path().join("libcuda.so.1"));
+        fs::write(&from, "old").unwrap();
+        install(&from, &to).unwrap();
+        let in_use = fs::File::open(&to).unwrap();
+        fs::write(&from, "new").unwrap();
+        install(&from, &to).unwrap();
+        assert_eq!(std::io::read_to_string(in_use).unwrap(), "old");
+        assert_eq!(fs::read_to_string(&to).unwrap(), "new");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing unfinished is left");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_in_a_list_is_an_error() {
+        assert!(before(vec!["/a:b".into()], "LD_LIBRARY_PATH").is_err());
+    }
 }

@@ -1,6 +1,7 @@
 //! A stream's work, done in order on a thread of its own.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -117,11 +118,12 @@ impl Queue {
         self.woken.notify_one();
     }
 
-    fn next(&self) -> Option<Work> {
+    /// Waits for work and takes all there is, so that the lock is not fought over for every piece.
+    fn take(&self) -> Option<VecDeque<Work>> {
         let mut state = lock(&self.state);
         loop {
-            if let Some(work) = state.work.pop_front() {
-                return Some(work);
+            if !state.work.is_empty() {
+                return Some(mem::take(&mut state.work));
             }
             if state.closed {
                 return None;
@@ -134,24 +136,28 @@ impl Queue {
 
     fn serve(&self) {
         block_signals();
-        while let Some(work) = self.next() {
-            match work {
-                Work::Do(action) => {
-                    if self.health.check().is_ok() {
-                        let outcome = catch_unwind(AssertUnwindSafe(action)).unwrap_or(Err(UNKNOWN));
-                        let _ = outcome.map_err(|code| self.health.poison(code));
-                    }
-                    self.done();
+        while let Some(batch) = self.take() {
+            batch.into_iter().for_each(|work| self.perform(work));
+        }
+    }
+
+    fn perform(&self, work: Work) {
+        match work {
+            Work::Do(action) => {
+                if self.health.check().is_ok() {
+                    let outcome = catch_unwind(AssertUnwindSafe(action)).unwrap_or(Err(UNKNOWN));
+                    let _ = outcome.map_err(|code| self.health.poison(code));
                 }
-                Work::Signal(completion) => {
-                    // Done first: whoever saw the completion finds the stream idle.
-                    self.done();
-                    completion.reach();
-                }
-                Work::Wait(completion) => {
-                    completion.wait();
-                    self.done();
-                }
+                self.done();
+            }
+            Work::Signal(completion) => {
+                // Done first: whoever saw the completion finds the stream idle.
+                self.done();
+                completion.reach();
+            }
+            Work::Wait(completion) => {
+                completion.wait();
+                self.done();
             }
         }
     }
@@ -165,7 +171,7 @@ impl Queue {
 fn block_signals() {
     // SAFETY: sigfillset initialises the set before it is used; the call changes this thread's mask only.
     unsafe {
-        let mut all = std::mem::MaybeUninit::uninit();
+        let mut all = mem::MaybeUninit::uninit();
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
     }
