@@ -12,7 +12,7 @@ use crate::info::{DeviceInfo, DeviceKind, MemoryInfo};
 use crate::limits::{numa_node, page_size};
 use crate::memory::{HostMemory, Purpose};
 use crate::region::{Allocation, Memory, Region, RegionMut};
-use crate::ring::{Ring, RingOptions};
+use crate::ring::{Ring, RingOptions, WindowRing};
 use crate::selector::DeviceSelector;
 use crate::stream::Stream;
 
@@ -226,6 +226,14 @@ impl Device {
     /// that cannot be pinned are no error: see [`crate::RingStatistics::unpinned`].
     pub fn ring(&self, options: RingOptions) -> Result<Ring> {
         Ring::new(self, options)
+    }
+
+    /// Makes a ring for copies out of windows of this device, with a stream of its own.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] on the CPU device; those of the driver.
+    pub fn window_ring<W: AsRef<RegionMut>>(&self) -> Result<WindowRing<W>> {
+        WindowRing::new(self)
     }
 
     /// Copies a region to the host and waits for it. For tests, lessons and small reads; a [`Ring`] fetches faster.

@@ -134,6 +134,25 @@ impl Stream {
         }
         Ok(())
     }
+
+    /// Enqueues copies within the device, each `(from, to, len)` with `len` in bytes.
+    ///
+    /// # Safety
+    /// For each copy, until an event recorded afterwards is over:
+    /// - `from..from + len` stays allocated on the context's device, and nothing writes it;
+    /// - `to..to + len` stays allocated on the context's device, and nothing else uses it.
+    pub(crate) unsafe fn copy_within(&self, copies: impl Iterator<Item = (u64, u64, usize)>) -> Result<()> {
+        let api = self.context.enter()?;
+        for (from, to, len) in copies {
+            // SAFETY: the caller's promise.
+            let outcome = unsafe { call!(api, cuMemcpyDtoDAsync_v2(to, from, len, self.raw)) };
+            self.context.check(
+                outcome,
+                format_args!("copying {len} bytes from {from:#x} to {to:#x} on {}", self.context.name()),
+            )?;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Stream {

@@ -66,15 +66,23 @@ impl Lane {
     /// - The flight is kept as it is until its end event or `settle` has said that it is over.
     pub(super) unsafe fn enqueue<P: Part>(&self, flight: &InFlight<P>) -> Result<()> {
         let InFlight { slot, parts } = flight;
-        if let Some(events) = &slot.events {
-            self.stream.record(&events.start)?;
-        }
         // SAFETY: the caller's promise.
-        unsafe { P::enqueue(parts, slot, &self.stream) }?;
+        let copies = |stream: &Stream| unsafe { P::enqueue(parts, slot, stream) };
         match &slot.events {
-            Some(events) => self.stream.record(&events.end),
-            None => Ok(()),
+            Some(events) => self.between(events, copies),
+            None => copies(&self.stream),
         }
+    }
+
+    /// Enqueues copies between two events.
+    pub(super) fn between(
+        &self,
+        events: &CopyEvents,
+        copies: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        self.stream.record(&events.start)?;
+        copies(&self.stream)?;
+        self.stream.record(&events.end)
     }
 
     /// When a slot's copies, which are over, began and ended.

@@ -8,6 +8,7 @@
 
 mod flight;
 mod lane;
+mod window;
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -21,6 +22,7 @@ use cudarc::driver::CudaStream;
 use self::flight::{InFlight, Part};
 pub use self::flight::{SlotCopy, SlotFetch};
 use self::lane::Lane;
+pub use self::window::WindowRing;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::limits::page_size;
