@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         }
     }
     println!("\n{} mutants, {} missed, in {}", mutants.len(), missed.len(), in_seconds(start.elapsed()));
-    ensure!(missed.is_empty(), "no test noticed {}", missed.join(", "));
+    ensure!(missed.is_empty(), "not caught: {}", missed.join(", "));
     Ok(())
 }
 
