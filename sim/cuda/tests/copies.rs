@@ -311,3 +311,64 @@ fn a_copy_past_the_end_of_an_allocation_is_refused() {
         assert_eq!(driver.cuMemsetD8_v2(device, 0, LEN + 1), 1);
     });
 }
+
+#[test]
+fn each_thread_has_a_default_stream_of_its_own() {
+    isolated(
+        "each_thread_has_a_default_stream_of_its_own",
+        &[("CUDA_SIM_COPY_LATENCY_US", "50000")],
+        |driver| {
+            const PER_THREAD: u64 = 2;
+            let context = driver.start();
+            let (device, slot) = (driver.allocate(LEN), driver.pinned(LEN));
+            assert_eq!(driver.cuMemcpyHtoDAsync_v2(device, at(slot), LEN, PER_THREAD), 0);
+            assert_eq!(driver.cuStreamQuery(PER_THREAD), 600);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert_eq!(driver.cuCtxSetCurrent(context), 0);
+                    assert_eq!(driver.cuStreamQuery(PER_THREAD), 0);
+                });
+            });
+            assert_eq!(driver.cuStreamSynchronize(PER_THREAD), 0);
+            assert_eq!(driver.cuStreamQuery(PER_THREAD), 0);
+        },
+    );
+}
+
+/// A staging ring as loaders have it, in many threads at once: slots are used again when their event is reached.
+#[test]
+fn rings_of_many_threads_bring_every_byte() {
+    const THREADS: usize = 6;
+    const SLOTS: usize = 3;
+    const PIECE: usize = 10_000;
+    const PIECES: usize = 200;
+    isolated("rings_of_many_threads_bring_every_byte", &[("CUDA_SIM_JITTER_US", "50")], |driver| {
+        let context = driver.start();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || {
+                    assert_eq!(driver.cuCtxSetCurrent(context), 0);
+                    let (device, stream) = (driver.allocate(PIECE * PIECES), driver.stream());
+                    let sent: Vec<u8> =
+                        pattern(PIECE * PIECES).iter().map(|byte| byte ^ thread as u8).collect();
+                    let slots = driver.pinned(SLOTS * PIECE);
+                    let events = [(); SLOTS].map(|()| driver.event());
+                    for (number, piece) in sent.chunks(PIECE).enumerate() {
+                        let (slot, event) =
+                            (&mut slots[number % SLOTS * PIECE..][..PIECE], events[number % SLOTS]);
+                        assert_eq!(driver.cuEventSynchronize(event), 0);
+                        slot.copy_from_slice(piece);
+                        let to = device + (number * PIECE) as u64;
+                        assert_eq!(driver.cuMemcpyHtoDAsync_v2(to, at(slot), PIECE, stream), 0);
+                        assert_eq!(driver.cuEventRecord(event, stream), 0);
+                    }
+                    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+                    assert!(driver.read_back(device, sent.len()) == sent);
+                    assert_eq!(driver.cuMemFree_v2(device), 0);
+                    assert_eq!(driver.cuStreamDestroy_v2(stream), 0);
+                });
+            }
+        });
+        assert_eq!(driver.report()["devices"][0]["used"], 0);
+    });
+}
