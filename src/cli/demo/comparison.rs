@@ -50,20 +50,24 @@ pub(super) fn print(out: &mut Output, tour: &Tour) -> anyhow::Result<()> {
     }
     out.table(&loads)?;
     out.gap()?;
-    out.line(format_args!(
-        "Each load was compared byte by byte, all {} of it, with what its position demands.",
-        sizes::bytes(tour.bytes)
-    ))?;
-    out.line(
-        "Cold: at most 1% of the files was in the page cache just before the load. Warm: at least 99% was.",
-    )?;
-    if !tour.unavailable.is_empty() {
-        out.gap()?;
-    }
-    for Unavailable { what, reason } in &tour.unavailable {
-        out.line(format_args!("Not available here: {} ({reason}).", what.join(", ")))?;
-    }
-    Ok(())
+    // A table, for its wrapping at words.
+    let mut words = vec![
+        (
+            "Verified",
+            format!(
+                "every load byte by byte, all {}, by what its position demands",
+                sizes::bytes(tour.bytes)
+            ),
+        ),
+        ("Cold", "at most 1% of the files was in the page cache just before the load".to_owned()),
+        ("Warm", "at least 99% was".to_owned()),
+    ];
+    words.extend(
+        tour.unavailable
+            .iter()
+            .map(|Unavailable { what, reason }| ("Not available", format!("{}: {reason}", what.join(", ")))),
+    );
+    out.table(&facts(words))
 }
 
 fn notes(load: &Load) -> String {
