@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use safetensors::tensor::{Dtype, TensorView};
 
 /// The path given on the command line, or that of a small model made for the occasion.
-pub fn model() -> Result<PathBuf, Box<dyn Error>> {
+pub(crate) fn model() -> Result<PathBuf, Box<dyn Error>> {
     if let Some(path) = std::env::args_os().nth(1) {
         return Ok(path.into());
     }

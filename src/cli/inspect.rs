@@ -8,13 +8,14 @@ use gds_loader::format::TensorEntry;
 use gds_loader::source::{Origin, Source};
 use serde::Serialize;
 
-use super::output::{Align, Output, facts, printable, table};
+use super::output::{Align, Output, facts, path_as_text, printable, table};
 use super::sizes;
 
 /// Show what a checkpoint holds, without reading its data
 ///
 /// Only headers are read and checked, so this takes milliseconds for any size.
 #[derive(Args, Debug)]
+#[command(after_long_help = JSON)]
 pub(crate) struct Arguments {
     /// A .safetensors file, a folder, a model.safetensors.index.json or a Hugging Face snapshot
     path: PathBuf,
@@ -29,6 +30,15 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+const JSON: &str = "\
+JSON fields (bytes):
+  path, totals {files, tensors, bytes, file_bytes, header_bytes, tensors_not_indexed},
+  files [{path, bytes, header_bytes, tensors}], dtypes {name: {tensors, bytes}},
+  metadata {key: value},
+  tensors [{name, dtype, shape, bytes, file, offset}]: file is a position in files, where the
+  tensor's bytes start at offset
+With --tensors, the totals of tensors and bytes, dtypes and tensors are of those that match.";
+
 /// Rows of a table without `--all`.
 const ROWS: usize = 40;
 /// Characters of a metadata value without `--all`.
@@ -37,6 +47,7 @@ const VALUE: usize = 100;
 /// The JSON object. The lists are of everything the path means; `tensors`, `totals` and `dtypes` only of tensors that match.
 #[derive(Serialize)]
 struct Contents<'a> {
+    #[serde(serialize_with = "path_as_text")]
     path: &'a Path,
     /// Why these files.
     #[serde(skip)]
@@ -63,6 +74,7 @@ struct Totals {
 
 #[derive(Serialize)]
 struct FileEntry<'a> {
+    #[serde(serialize_with = "path_as_text")]
     path: &'a Path,
     bytes: u64,
     header_bytes: u64,

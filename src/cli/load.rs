@@ -19,6 +19,7 @@ use super::sizes;
 /// The time runs from the call to the last byte being visible; opening, parsing, allocating and pinning are in it. With --repeat the
 /// report is that of the median run (the faster of the two in the middle), and the seconds of all runs are listed in their order.
 #[derive(Args, Debug)]
+#[command(after_long_help = JSON)]
 pub(crate) struct Arguments {
     /// A .safetensors file, a folder, a model.safetensors.index.json or a Hugging Face snapshot
     path: PathBuf,
@@ -59,6 +60,17 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 }
+
+const JSON: &str = "\
+JSON fields (bytes, seconds; GB = 10^9 bytes; null where the machine does not say):
+  path, device {kind, index, name}, files, tensors, bytes, seconds, gb_per_s,
+  paths {gds, gds-compat, direct, buffered, mmap}: bytes by each,
+  fallbacks [{file, offset, from, to, reason}],
+  stages {parse_s, open_s, allocate_s, pin_s, read_s, copy_s, copy_hidden}: the last is the share
+  of the copying time during which a read was in flight too,
+  cache {resident_before, resident_after}: shares of the files in the page cache,
+  peak_pinned_bytes, tensors_not_indexed,
+  digests {tensor: SHA-256} with --digest, runs [seconds] with --repeat";
 
 /// The JSON object: the report of one run, and the seconds of all.
 #[derive(Serialize)]

@@ -5,10 +5,11 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::path::Path;
 
 use anyhow::Context;
 use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, TableStyle};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Buffered standard output.
 #[derive(Debug)]
@@ -37,21 +38,26 @@ impl Output {
         Ok(())
     }
 
-    /// One JSON object on lines of its own: indented for a terminal, on one line for a program.
+    /// One JSON object: indented for a terminal, on one line for a program. It is written whole or, where it cannot be made, not at
+    /// all.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
-        let written = if io::stdout().is_terminal() {
-            serde_json::to_writer_pretty(&mut self.0, value)
+        let text = if io::stdout().is_terminal() {
+            serde_json::to_string_pretty(value)
         } else {
-            serde_json::to_writer(&mut self.0, value)
+            serde_json::to_string(value)
         };
-        written.map_err(io::Error::from).context("writing JSON to standard output")?;
-        self.line("")
+        self.line(text.context("making JSON of the result")?)
     }
 
     /// Hands everything to the reader; an output that could not be written (a full disk) is an error, not a success.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         self.0.flush().context("writing to standard output")
     }
+}
+
+/// A path as JSON text, which must be Unicode where a path need not be: bytes that are not become U+FFFD, rather than an error.
+pub(crate) fn path_as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// How a column's cells stand under its heading.

@@ -64,22 +64,30 @@ impl Progress {
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.elapsed() >= LINE_EVERY {
             *last = Instant::now();
-            let (done, total) = (self.bar.position(), self.bar.length().unwrap_or(0));
-            let rate = sizes::gb_per_s(done, self.bar.elapsed().as_secs_f64());
-            // A reader that has gone away is no reason to stop the work.
-            let _ = writeln!(
-                std::io::stderr(),
-                "{}: {} of {}, {rate} GB/s",
-                self.bar.prefix(),
-                sizes::bytes(done),
-                sizes::bytes(total),
-            );
+            self.write_line();
         }
+    }
+
+    fn write_line(&self) {
+        let (done, total) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        // A reader that has gone away is no reason to stop the work.
+        let _ = writeln!(
+            std::io::stderr(),
+            "{}: {} of {}, {} GB/s",
+            self.bar.prefix(),
+            sizes::bytes(done),
+            sizes::bytes(total),
+            sizes::gb_per_s(done, self.bar.elapsed().as_secs_f64()),
+        );
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
+        // Lines stay, so the last one says how it ended; a bar has served its purpose.
+        if self.lines.is_some() {
+            self.write_line();
+        }
         self.bar.finish_and_clear();
     }
 }

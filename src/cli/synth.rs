@@ -8,7 +8,7 @@ use gds_loader::format::Dtype;
 use serde::Serialize;
 
 use super::exit::Usage;
-use super::output::{Output, facts};
+use super::output::{Output, facts, path_as_text};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
 use crate::synthetic::{self, Layout, Recipe};
@@ -18,6 +18,7 @@ use crate::synthetic::{self, Layout, Recipe};
 /// Each 64-bit word is a function of the seed, the tensor's name and the position in it, so a wrong offset or a swapped tensor can be
 /// seen without the file. The same seed gives the same tensors in any number of shards.
 #[derive(Args, Debug)]
+#[command(after_long_help = JSON)]
 pub(crate) struct Arguments {
     /// Folder to write into; made where it is missing
     #[arg(value_name = "DIR")]
@@ -45,6 +46,13 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+const JSON: &str = "\
+JSON fields (bytes, seconds):
+  path, files [{path, bytes, tensors}], tensors, bytes (of the tensors), file_bytes, dtype, seed,
+  hidden_size, layers, vocabulary, seconds, gb_per_s
+The rule of the payload: word i of a tensor, 64 bits, little-endian, is output i of SplitMix64 from the state
+mix(mix(seed + 0x9e3779b97f4a7c15) xor FNV-1a-64(name)), mix being SplitMix64's own finaliser.";
+
 /// A dtype in any case.
 fn parse_dtype(text: &str) -> Result<Dtype, String> {
     text.to_ascii_uppercase()
@@ -55,6 +63,7 @@ fn parse_dtype(text: &str) -> Result<Dtype, String> {
 /// The summary as JSON.
 #[derive(Serialize)]
 struct Summary {
+    #[serde(serialize_with = "path_as_text")]
     path: PathBuf,
     files: Vec<SummaryFile>,
     tensors: usize,
@@ -71,6 +80,7 @@ struct Summary {
 
 #[derive(Serialize)]
 struct SummaryFile {
+    #[serde(serialize_with = "path_as_text")]
     path: PathBuf,
     bytes: u64,
     tensors: usize,

@@ -18,7 +18,8 @@ pub(crate) use intervals::Intervals;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct LoadReport {
-    /// The PATH as given.
+    /// The PATH as given. In JSON, bytes that are not UTF-8 become U+FFFD.
+    #[serde(serialize_with = "lossily")]
     pub path: PathBuf,
     /// Where the tensors are.
     pub device: DeviceReport,
@@ -106,7 +107,8 @@ impl Serialize for PathBytes {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Fallback {
-    /// The file.
+    /// The file. In JSON, bytes that are not UTF-8 become U+FFFD.
+    #[serde(serialize_with = "lossily")]
     pub file: PathBuf,
     /// Offset of the first extent read by the other path; 0 where the path could not even be opened.
     pub offset: u64,
@@ -154,6 +156,11 @@ pub struct CacheReport {
     pub resident_after: Option<f64>,
 }
 
+/// A path may hold bytes that JSON cannot; a report of a load that succeeded must not fail for it.
+fn lossily<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
 /// The share of several files together: known only where each is known.
 pub(crate) fn share_of(files: impl IntoIterator<Item = (u64, Residency)>) -> Option<f64> {
     let (mut resident, mut total) = (0.0, 0.0);
@@ -167,4 +174,27 @@ pub(crate) fn share_of(files: impl IntoIterator<Item = (u64, Residency)>) -> Opt
 /// GB/s (GB = 10^9 bytes).
 pub(crate) fn gb_per_s(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / time.as_secs_f64().max(1e-9) / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    #[test]
+    fn a_path_that_is_not_utf_8_is_reported() {
+        let path = Path::new(std::ffi::OsStr::from_bytes(b"/models/\xff"));
+        let fallback = Fallback::new(path, 0, PathKind::Direct, PathKind::Buffered, "because".into());
+        let json = serde_json::to_value(fallback).unwrap();
+        assert_eq!(json["file"], "/models/\u{fffd}");
+        assert_eq!(json["from"], "direct");
+    }
+
+    #[test]
+    fn residency_of_several_files_is_known_only_where_each_is() {
+        let share = Residency::Share;
+        assert_eq!(share_of([(100, share(1.0)), (300, share(0.0)), (0, Residency::Unknown)]), Some(0.25));
+        assert_eq!(share_of([(100, share(1.0)), (1, Residency::Unknown)]), None);
+        assert_eq!(share_of([]), None);
+    }
 }

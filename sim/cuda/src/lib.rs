@@ -9,12 +9,13 @@
 //! those below it:
 //!
 //! ```text
-//! api, control        the exported C functions
-//! call                what every exported call shares: counting, faults, panics, forks
-//! copy                one copy, however it was asked for
-//! state               devices, contexts, memory, pins, pools
-//! engine              streams, events: what runs later
-//! ledger, caller      who made what                 faults, settings, names        interpose  files that libcufile misses
+//! api, control, interpose     the exported C functions
+//! call, ffi, report           what every exported call shares; pointers of the program; the report
+//! copy                        one copy, however it was asked for
+//! state                       devices, contexts, memory, pins, streams, events, pools
+//! engine                      queues, completions, the link: what runs later
+//! ledger, caller              who made what
+//! process, settings, faults   the driver's life in this process and what the environment asks of it
 //! ```
 
 #![warn(missing_docs)]

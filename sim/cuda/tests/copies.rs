@@ -143,10 +143,10 @@ fn a_copy_to_pinned_memory_returns_and_one_to_pageable_memory_waits() {
         driver.start();
         let (device, stream, slot) = (driver.allocate(LEN), driver.stream(), driver.pinned(LEN));
         assert_eq!(driver.cuMemsetD8_v2(device, 9, LEN), 0);
-        let start = Instant::now();
+        driver.cuda_sim_pause_copies();
         assert_eq!(driver.cuMemcpyDtoHAsync_v2(at(slot), device, LEN, stream), 0);
-        assert!(start.elapsed() < Duration::from_millis(40));
         assert_eq!(driver.cuStreamQuery(stream), 600);
+        driver.cuda_sim_resume_copies();
         assert_eq!(driver.cuStreamSynchronize(stream), 0);
         assert!(slot.iter().all(|&byte| byte == 9));
 
@@ -174,10 +174,10 @@ fn speed_is_as_set_and_shared_by_all_streams() {
         assert_eq!(driver.cuCtxSynchronize(), 0);
         let both = start.elapsed().as_secs_f64();
         // 20 MB at 0.2 GB/s; a loaded machine may take longer, never less.
-        assert!((0.099..0.4).contains(&both), "{both}");
+        assert!((0.099..2.0).contains(&both), "{both}");
         let mut milliseconds = 0.0;
         assert_eq!(driver.cuEventElapsedTime(&mut milliseconds, first, last), 0);
-        assert!((49.0..300.0).contains(&milliseconds), "{milliseconds}");
+        assert!((49.0..1_000.0).contains(&milliseconds), "{milliseconds}");
     });
 }
 
@@ -216,16 +216,18 @@ fn a_copy_from_memory_unpinned_meanwhile_breaks_the_context() {
 
 #[test]
 fn a_destroyed_stream_finishes_its_work() {
-    isolated("a_destroyed_stream_finishes_its_work", &[("CUDA_SIM_COPY_LATENCY_US", "20000")], |driver| {
+    isolated("a_destroyed_stream_finishes_its_work", &[], |driver| {
         driver.start();
         let (device, stream, slot) = (driver.allocate(LEN), driver.stream(), driver.pinned(LEN));
         let event = driver.event();
         slot.fill(3);
+        driver.cuda_sim_pause_copies();
         assert_eq!(driver.cuMemcpyHtoDAsync_v2(device, at(slot), LEN, stream), 0);
         assert_eq!(driver.cuEventRecord(event, stream), 0);
         assert_eq!(driver.cuStreamDestroy_v2(stream), 0);
         assert_eq!(driver.cuStreamSynchronize(stream), 400);
         assert_eq!(driver.cuEventQuery(event), 600);
+        driver.cuda_sim_resume_copies();
         assert_eq!(driver.cuEventSynchronize(event), 0);
         assert!(driver.read_back(device, LEN).iter().all(|&byte| byte == 3));
     });
@@ -309,5 +311,64 @@ fn a_copy_past_the_end_of_an_allocation_is_refused() {
         assert_eq!(driver.cuMemcpyDtoH_v2(at(&host), at(&host) + LEN as u64, 1), 1, "no device memory");
         assert_eq!(driver.cuMemcpyHtoD_v2(0, at(&host), 1), 1);
         assert_eq!(driver.cuMemsetD8_v2(device, 0, LEN + 1), 1);
+    });
+}
+
+#[test]
+fn each_thread_has_a_default_stream_of_its_own() {
+    isolated("each_thread_has_a_default_stream_of_its_own", &[], |driver| {
+        const PER_THREAD: u64 = 2;
+        let context = driver.start();
+        let (device, slot) = (driver.allocate(LEN), driver.pinned(LEN));
+        driver.cuda_sim_pause_copies();
+        assert_eq!(driver.cuMemcpyHtoDAsync_v2(device, at(slot), LEN, PER_THREAD), 0);
+        assert_eq!(driver.cuStreamQuery(PER_THREAD), 600);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert_eq!(driver.cuCtxSetCurrent(context), 0);
+                assert_eq!(driver.cuStreamQuery(PER_THREAD), 0);
+            });
+        });
+        driver.cuda_sim_resume_copies();
+        assert_eq!(driver.cuStreamSynchronize(PER_THREAD), 0);
+        assert_eq!(driver.cuStreamQuery(PER_THREAD), 0);
+    });
+}
+
+/// A staging ring as loaders have it, in many threads at once: slots are used again when their event is reached.
+#[test]
+fn rings_of_many_threads_bring_every_byte() {
+    const THREADS: usize = 6;
+    const SLOTS: usize = 3;
+    const PIECE: usize = 10_000;
+    const PIECES: usize = 200;
+    isolated("rings_of_many_threads_bring_every_byte", &[("CUDA_SIM_JITTER_US", "50")], |driver| {
+        let context = driver.start();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || {
+                    assert_eq!(driver.cuCtxSetCurrent(context), 0);
+                    let (device, stream) = (driver.allocate(PIECE * PIECES), driver.stream());
+                    let sent: Vec<u8> =
+                        pattern(PIECE * PIECES).iter().map(|byte| byte ^ thread as u8).collect();
+                    let slots = driver.pinned(SLOTS * PIECE);
+                    let events = [(); SLOTS].map(|()| driver.event());
+                    for (number, piece) in sent.chunks(PIECE).enumerate() {
+                        let (slot, event) =
+                            (&mut slots[number % SLOTS * PIECE..][..PIECE], events[number % SLOTS]);
+                        assert_eq!(driver.cuEventSynchronize(event), 0);
+                        slot.copy_from_slice(piece);
+                        let to = device + (number * PIECE) as u64;
+                        assert_eq!(driver.cuMemcpyHtoDAsync_v2(to, at(slot), PIECE, stream), 0);
+                        assert_eq!(driver.cuEventRecord(event, stream), 0);
+                    }
+                    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+                    assert!(driver.read_back(device, sent.len()) == sent);
+                    assert_eq!(driver.cuMemFree_v2(device), 0);
+                    assert_eq!(driver.cuStreamDestroy_v2(stream), 0);
+                });
+            }
+        });
+        assert_eq!(driver.report()["devices"][0]["used"], 0);
     });
 }

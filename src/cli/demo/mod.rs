@@ -1,5 +1,6 @@
 //! `gds demo`: the tour. Makes a checkpoint, loads it by every path this machine has, verifies every byte, compares.
 
+mod comparison;
 mod folder;
 mod verify;
 
@@ -15,9 +16,9 @@ use gds_loader::format::Dtype;
 use gds_loader::{Backend, LoadReport, Loader, PathKind};
 use serde::Serialize;
 
-use super::describe::{self, CacheState};
+use super::describe::CacheState;
 use super::exit::Usage;
-use super::output::{Align, Output, facts, table};
+use super::output::{Output, path_as_text};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
 use crate::synthetic::{self, Layout, Recipe};
@@ -28,6 +29,7 @@ use folder::Place;
 /// The checkpoint is two files in a temporary folder that is removed at the end. Each path loads it cold (its pages dropped from the
 /// page cache, and that measured) and warm, onto the CPU and onto the first GPU if there is one.
 #[derive(Args, Debug)]
+#[command(after_long_help = JSON)]
 pub(crate) struct Arguments {
     /// Size of the checkpoint
     #[arg(long, default_value = "1GiB", value_parser = sizes::parse_size)]
@@ -43,6 +45,12 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+const JSON: &str = "\
+JSON fields:
+  checkpoint, storage, files, tensors, bytes,
+  loads [{backend, cache, verified, report}]: report has the fields of `gds load --json`,
+  unavailable [{what [paths or devices], reason}]";
+
 /// What the checkpoint is made of. The seed could be any.
 const SHARDS: usize = 2;
 const SEED: u64 = 2026;
@@ -50,6 +58,7 @@ const SEED: u64 = 2026;
 /// The JSON object.
 #[derive(Serialize)]
 struct Tour {
+    #[serde(serialize_with = "path_as_text")]
     checkpoint: PathBuf,
     storage: String,
     files: usize,
@@ -107,10 +116,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         unavailable: Vec::new(),
     };
     let mut devices = vec![Device::cpu()];
-    match Device::cuda(0) {
+    match gpu(layout.bytes()) {
         Ok(device) => devices.push(device),
-        Err(cuda_staging::Error::Unavailable { reason }) => tour.note_unavailable("cuda".into(), reason),
-        Err(error) => tour.note_unavailable("cuda".into(), error.to_string()),
+        Err(reason) => tour.note_unavailable("cuda".into(), reason),
     }
     for device in &devices {
         for kind in PathKind::ALL {
@@ -132,9 +140,24 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.json {
         out.json(&tour)?;
     } else {
-        print(&mut out, &tour)?;
+        comparison::print(&mut out, &tour)?;
     }
     out.finish()
+}
+
+/// The first GPU, or why none can take `bytes`.
+fn gpu(bytes: u64) -> Result<Device, String> {
+    let device = Device::cuda(0).map_err(|error| match error {
+        cuda_staging::Error::Unavailable { reason } => reason,
+        other => other.to_string(),
+    })?;
+    match device.memory() {
+        Ok(Some(memory)) if memory.free < bytes => {
+            Err(format!("the first GPU has only {} of its memory free", sizes::bytes(memory.free)))
+        }
+        Ok(_) => Ok(device),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// One path and device to try.
@@ -211,77 +234,4 @@ fn fill_page_cache(files: &[PathBuf]) -> anyhow::Result<()> {
         read(path).with_context(|| format!("reading {}", path.display()))?;
     }
     Ok(())
-}
-
-fn print(out: &mut Output, tour: &Tour) -> anyhow::Result<()> {
-    out.table(&facts([
-        ("Checkpoint", format!("{} {}", tour.checkpoint.display(), tour.storage)),
-        (
-            "Contents",
-            format!(
-                "{}, {} tensors in {} files; removed again",
-                sizes::bytes(tour.bytes),
-                sizes::count(tour.tensors as u64),
-                tour.files
-            ),
-        ),
-    ]))?;
-    out.gap()?;
-    let mut columns = vec![
-        ("Path", Align::Left),
-        ("Device", Align::Left),
-        ("Page cache", Align::Left),
-        ("Seconds", Align::Right),
-        ("GB/s", Align::Right),
-        ("Verified", Align::Left),
-    ];
-    let notes: Vec<String> = tour.loads.iter().map(notes).collect();
-    let noted = notes.iter().any(|note| !note.is_empty());
-    if noted {
-        columns.push(("Notes", Align::Left));
-    }
-    let mut loads = table(&columns);
-    for (load, note) in tour.loads.iter().zip(notes) {
-        let report = &load.report;
-        let mut row = vec![
-            describe::paths(report),
-            describe::device(&report.device),
-            load.cache.clone(),
-            sizes::seconds(report.seconds),
-            sizes::gb_per_s(report.bytes, report.seconds),
-            if load.verified { "yes".into() } else { "no".into() },
-        ];
-        if noted {
-            row.push(note);
-        }
-        loads.add_row(row);
-    }
-    out.table(&loads)?;
-    out.gap()?;
-    out.line(format_args!(
-        "Each load was compared byte by byte, all {} of it, with what its position demands.",
-        sizes::bytes(tour.bytes)
-    ))?;
-    out.line(
-        "Cold: at most 1% of the files was in the page cache just before the load. Warm: at least 99% was.",
-    )?;
-    if !tour.unavailable.is_empty() {
-        out.gap()?;
-    }
-    for Unavailable { what, reason } in &tour.unavailable {
-        out.line(format_args!("Not available here: {} ({reason}).", what.join(", ")))?;
-    }
-    Ok(())
-}
-
-fn notes(load: &Load) -> String {
-    let mut notes = describe::fallbacks(&load.report.fallbacks);
-    let state = CacheState::before(&load.report.cache);
-    if load.asked_cold && state != CacheState::Cold {
-        notes.push("could not be made cold".into());
-    }
-    if !load.asked_cold && state != CacheState::Warm {
-        notes.push("could not be made warm".into());
-    }
-    notes.join("; ")
 }

@@ -47,8 +47,14 @@ impl fmt::Display for Finished {
             (None, signal) => write!(f, "killed by signal {}", signal.unwrap_or_default())?,
         }
         write!(f, " after {:.1?}", self.elapsed)?;
-        write!(f, "\n--- its standard output\n{}\n--- its standard error\n{}", self.stdout, self.stderr)
+        let (stdout, stderr) = (marked(&self.stdout), marked(&self.stderr));
+        write!(f, "\n--- its standard output\n{stdout}--- its standard error\n{stderr}")
     }
+}
+
+/// The lines of a child's output, marked: a test harness in the child must not be taken for the one here.
+pub(crate) fn marked(output: &str) -> String {
+    output.lines().map(|line| format!("| {line}\n")).collect()
 }
 
 /// Runs `command` to its end, without input, and captures its output.

@@ -88,8 +88,8 @@ impl Simulation {
         command.env(CHILD, folder.path()).env("CUDA_SIM_REPORT", folder.path().join("report-%p.json"));
         command.envs(self.settings.iter().map(|(name, value)| (name, value)));
         let child = process::run(&mut command, self.limit);
-        print!("{}", child.stdout);
-        eprint!("{}", child.stderr);
+        print!("{}", process::marked(&child.stdout));
+        eprint!("{}", process::marked(&child.stderr));
         let note = |name: &str| folder.path().join(name).is_file();
         assert!(note("started"), "no test of {:?} called the simulator: a wrong name?\n{child}", self.test);
         Some(Outcome {

@@ -4,7 +4,8 @@ use crate::call::api;
 use crate::code::{Code, INVALID_VALUE, Result};
 use crate::copy::{Form, launch, launch_during_call, now};
 use crate::ffi::{Address, Handle, In, Out};
-use crate::state::{context, stream};
+use crate::state::context;
+use crate::state::stream::{self, Stream};
 
 fn copy_now(to: Address, from: Address, len: usize, form: Form) -> Result {
     now(&context::current()?, to, from, len, form)
@@ -24,10 +25,12 @@ struct CopyAttributes {
     flags: u32,
 }
 
-/// `CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL`: the source may be changed when the call returns.
+/// When the source is read (`CU_MEMCPY_SRC_ACCESS_ORDER_*`): when the stream gets there.
+const IN_STREAM_ORDER: i32 = 1;
+/// It may be changed when the call returns.
 const DURING_CALL: i32 = 2;
-/// `_STREAM` (1) and `_ANY` (3) are the others.
-const ORDERS: std::ops::RangeInclusive<i32> = 1..=3;
+/// At any time: here as late as possible.
+const IN_ANY_ORDER: i32 = 3;
 
 /// The arguments of a batch.
 struct Batch {
@@ -55,24 +58,22 @@ impl Batch {
         }
         let mut attribute = 0;
         for index in 0..self.count {
-            let mut one = || {
-                if attribute + 1 < self.attribute_count && self.starts.at(attribute + 1)? == index {
-                    attribute += 1;
-                }
-                let order = self.attributes.at(attribute)?.source_access_order;
-                if !ORDERS.contains(&order) {
-                    return Err(INVALID_VALUE);
-                }
-                let (to, from, len) = (self.to.at(index)?, self.from.at(index)?, self.lengths.at(index)?);
-                if order == DURING_CALL {
-                    launch_during_call(&stream, to, from, len)
-                } else {
-                    launch(&stream, to, from, len, Form::Any)
-                }
-            };
-            one().map_err(|code| (index, code))?;
+            self.launch_one(&stream, index, &mut attribute).map_err(|code| (index, code))?;
         }
         Ok(())
+    }
+
+    /// Launches the copy at `index`; `attribute` goes on to the next where that starts here.
+    fn launch_one(&self, stream: &Stream, index: usize, attribute: &mut usize) -> Result {
+        if *attribute + 1 < self.attribute_count && self.starts.at(*attribute + 1)? == index {
+            *attribute += 1;
+        }
+        let (to, from, len) = (self.to.at(index)?, self.from.at(index)?, self.lengths.at(index)?);
+        match self.attributes.at(*attribute)?.source_access_order {
+            IN_STREAM_ORDER | IN_ANY_ORDER => launch(stream, to, from, len, Form::Any),
+            DURING_CALL => launch_during_call(stream, to, from, len),
+            _ => Err(INVALID_VALUE),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::call::api;
 use crate::code::{
-    INVALID_CONTEXT, INVALID_VALUE, PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED,
+    INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED,
     PEER_ACCESS_UNSUPPORTED,
 };
 use crate::ffi::{Handle, Out};
@@ -18,7 +18,7 @@ api! {
     fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, device: i32, peer: i32) {
         let (device, peer) = (device::by_ordinal(device)?, device::by_ordinal(peer)?);
         if device.index == peer.index {
-            return Err(crate::code::INVALID_DEVICE);
+            return Err(INVALID_DEVICE);
         }
         match attribute {
             // PERFORMANCE_RANK, NATIVE_ATOMIC_SUPPORTED, CUDA_ARRAY_ACCESS_SUPPORTED
