@@ -258,6 +258,15 @@ impl Device {
         Ok(())
     }
 
+    /// Makes its context current on the calling thread, for libraries that look for it there. On the CPU there is nothing
+    /// to do.
+    ///
+    /// # Errors
+    /// Those of [`Device::health`], and of the driver.
+    pub fn make_current(&self) -> Result<()> {
+        self.context().map_or(Ok(()), |context| context.make_current())
+    }
+
     /// Whether the device can still be used.
     ///
     /// # Errors

@@ -125,6 +125,11 @@ impl Context {
         }
     }
 
+    /// Makes the context current on this thread, for others to find it there.
+    pub(crate) fn make_current(&self) -> Result<()> {
+        self.enter().map(|_| ())
+    }
+
     /// Makes the context current on this thread. Every call but a release comes through here first, because workers,
     /// and callers with contexts of their own, share the process.
     pub(super) fn enter(&self) -> Result<&Api> {
