@@ -4,6 +4,8 @@
 //! goes into a folder of its own under both names that programs look for, since cudarc tries `libcuda.so` before
 //! `libcuda.so.1`; the folder comes first on `LD_LIBRARY_PATH` and the library is preloaded, which also serves the files that
 //! NVIDIA's libcufile misses on such machines. Only the command gets these variables.
+//!
+//! Beside it libcufile is NVIDIA's where that was fetched, or the simulated one, in a folder of its own.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -20,9 +22,25 @@ use crate::workspace;
 const LIBRARY: &str = "libcuda.so.1";
 /// The name that cudarc tries first. A link: a second file would be loaded as a second driver beside the preloaded one.
 const LINK: &str = "libcuda.so";
+/// libcufile's name.
+const CUFILE: &str = "libcufile.so.0";
+
+/// Which libcufile a command finds.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum CuFile {
+    /// NVIDIA's 1.20, where `cargo xtask cufile` has fetched it
+    Nvidia,
+    /// The simulated one, which goes wrong where CUFILE_SIM_SCRIPT says so
+    Sim,
+    /// None but what the environment names
+    None,
+}
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// Which libcufile the command finds
+    #[arg(long, value_enum, default_value_t = CuFile::Nvidia)]
+    cufile: CuFile,
     /// Print the environment as KEY=VALUE lines instead of running a command
     #[arg(long)]
     print_env: bool,
@@ -50,18 +68,36 @@ impl Environment {
     }
 }
 
-/// Builds the simulated driver and puts it where programs find it.
-pub(crate) fn build() -> Result<Environment> {
-    let target = target()?;
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--quiet", "--release", "--package", "cuda-sim", "--target-dir"]);
-    workspace::check(cargo.arg(&target))?;
-    let built = target.join("release/libcuda_sim.so");
-    let folder = target.join("sim");
-    fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
+/// Builds the simulated driver and puts it where programs find it, and the libcufile asked for beside it.
+pub(crate) fn build(cufile: CuFile) -> Result<Environment> {
+    let library = match cufile {
+        CuFile::Nvidia => {
+            Some(target()?.join("cufile/1.20/lib").join(CUFILE)).filter(|library| library.is_file())
+        }
+        CuFile::Sim => Some(build_cufile()?),
+        CuFile::None => None,
+    };
+    let built = cargo_build("cuda-sim")?;
+    let folder = target()?.join("sim");
     install(&built, &folder.join(LIBRARY))?;
     link(LIBRARY, &folder.join(LINK))?;
-    environment(&folder)
+    environment(&folder, library)
+}
+
+/// Builds the simulated libcufile.
+pub(crate) fn build_cufile() -> Result<PathBuf> {
+    let library = target()?.join("sim-cufile").join(CUFILE);
+    install(&cargo_build("cufile-sim")?, &library)?;
+    Ok(library)
+}
+
+/// Builds the library of `package` for speed.
+fn cargo_build(package: &str) -> Result<PathBuf> {
+    let target = target()?;
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--quiet", "--release", "--package", package, "--target-dir"]);
+    workspace::check(cargo.arg(&target))?;
+    Ok(target.join(format!("release/lib{}.so", package.replace('-', "_"))))
 }
 
 /// Copies `from` to `to` in one step, since programs that run now have the old file mapped. A file that is the same stays.
@@ -69,6 +105,9 @@ fn install(from: &Path, to: &Path) -> Result<()> {
     let new = fs::read(from).with_context(|| format!("could not read {}", from.display()))?;
     if fs::read(to).is_ok_and(|old| old == new) {
         return Ok(());
+    }
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("could not make {}", folder.display()))?;
     }
     let unfinished = to.with_extension(format!("unfinished-{}", process::id()));
     fs::write(&unfinished, new).with_context(|| format!("could not write {}", unfinished.display()))?;
@@ -86,20 +125,14 @@ fn link(from: &str, to: &Path) -> Result<()> {
 }
 
 /// The variables, with what they held before at the end.
-fn environment(folder: &Path) -> Result<Environment> {
-    let cufile = target()?.join("cufile/1.20/lib");
-    let library = cufile.join("libcufile.so.0");
-    let fetched = library.is_file();
-
+fn environment(folder: &Path, cufile: Option<PathBuf>) -> Result<Environment> {
     let mut folders = vec![folder.to_owned()];
-    folders.extend(fetched.then_some(cufile));
+    folders.extend(cufile.as_deref().and_then(Path::parent).map(Path::to_owned));
     let mut variables = vec![
         ("LD_LIBRARY_PATH", before(folders, "LD_LIBRARY_PATH")?),
         ("LD_PRELOAD", before(vec![folder.join(LIBRARY)], "LD_PRELOAD")?),
     ];
-    if fetched {
-        variables.push(("GDS_CUFILE_LIBRARY", library.into_os_string()));
-    }
+    variables.extend(cufile.map(|library| ("GDS_CUFILE_LIBRARY", library.into_os_string())));
     Ok(Environment { variables })
 }
 
@@ -118,7 +151,7 @@ fn target() -> Result<PathBuf> {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    let environment = build()?;
+    let environment = build(arguments.cufile)?;
     if arguments.print_env {
         for (name, value) in environment.variables() {
             println!("{name}={}", value.display());

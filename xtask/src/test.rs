@@ -75,6 +75,8 @@ pub(crate) fn in_seconds(duration: Duration) -> String {
 pub(crate) struct Needs {
     /// The environment of the simulated driver, as NAME=VALUE lines.
     simulator: PathBuf,
+    /// The simulated libcufile.
+    cufile_simulator: PathBuf,
     /// NVIDIA's libraries.
     cufile: PathBuf,
     /// The tests that could not run.
@@ -82,7 +84,7 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    /// Fetches NVIDIA's libraries and builds the simulated driver.
+    /// Fetches NVIDIA's libraries and builds the simulated ones.
     ///
     /// # Errors
     /// Where the driver cannot be built; and with `GDS_REQUIRE_CUFILE=1`, where the libraries cannot be fetched.
@@ -93,12 +95,14 @@ impl Needs {
             }
             eprintln!("tests of NVIDIA's libcufile cannot run: {error:#}");
         }
-        let environment = sim::build()?;
+        let environment = sim::build(sim::CuFile::Nvidia)?;
+        let cufile_simulator = sim::build_cufile()?;
         let target = std::path::absolute(workspace::target())?;
         let folder = target.join("tests");
         fs::create_dir_all(&folder).with_context(|| format!("could not create {}", folder.display()))?;
         let needs = Self {
             simulator: folder.join("simulator.env"),
+            cufile_simulator,
             cufile: target.join("cufile"),
             not_run: folder.join(format!("not-run-{}.txt", std::process::id())),
         };
@@ -112,6 +116,7 @@ impl Needs {
     /// Puts it into the environment of `command`.
     pub(crate) fn give(&self, command: &mut Command) {
         command.env("GDS_SIM_ENV_FILE", &self.simulator);
+        command.env("GDS_SIM_CUFILE", &self.cufile_simulator);
         command.env("GDS_CUFILE_DIR", &self.cufile);
         command.env("GDS_TESTS_NOT_RUN", &self.not_run);
     }

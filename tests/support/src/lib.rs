@@ -6,11 +6,13 @@
 //! - [`fixture`]: safetensors files whose every byte tells where it belongs.
 //! - [`process`]: child processes that cannot hang a test.
 //! - [`simulator`]: a test, or a program, on the simulated CUDA driver, and the simulator's report afterwards.
+//! - [`cufile_sim`]: the same with the simulated libcufile.
 
 #![warn(missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 pub mod control;
+pub mod cufile_sim;
 pub mod fixture;
 pub mod folder;
 pub mod process;
