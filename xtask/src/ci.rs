@@ -66,6 +66,9 @@ pub(crate) fn run(_arguments: Arguments) -> Result<()> {
             break;
         }
     }
+    if let Err(error) = &outcome {
+        eprintln!("{error:#}");
+    }
     println!("\n== summary");
     for (index, (name, elapsed)) in done.iter().enumerate() {
         let verdict = if outcome.is_err() && index + 1 == done.len() { "FAILED" } else { "passed" };
@@ -78,5 +81,9 @@ pub(crate) fn run(_arguments: Arguments) -> Result<()> {
     if let Some(counts) = &ci.counts {
         println!("{counts}");
     }
-    outcome
+    if outcome.is_err() {
+        // Everything has been said, and the counts are to be the last line.
+        std::process::exit(1);
+    }
+    Ok(())
 }

@@ -149,7 +149,7 @@ impl Bench {
         let mut git = Command::new("git");
         // The copy lies within a repository, which would make git look for the files elsewhere.
         git.current_dir(&self.tree).env("GIT_CEILING_DIRECTORIES", self.tree.parent().unwrap_or(&self.tree));
-        git.args(["apply", "--recount", "-C1"]).arg(&mutant.path);
+        git.args(["apply", "-C1"]).arg(&mutant.path);
         let output = git.output().context("could not start git")?;
         Ok((!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned()))
     }
