@@ -1,10 +1,9 @@
 //! What can go wrong, in the terms a caller can act on.
 
-use std::io;
 use std::path::PathBuf;
 
 use crate::source::SourceError;
-use crate::transport::PathKind;
+use crate::transport::{PathKind, ReadCause};
 
 /// The result of this crate's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -45,8 +44,8 @@ pub enum Error {
         got: u64,
         /// Bytes of the extent.
         expected: u64,
-        /// What the kernel said; `None` where the file ended early.
-        source: Option<io::Error>,
+        /// What the kernel or cuFile said; `None` where the file ended early.
+        source: Option<ReadCause>,
     },
 
     /// A file changed its length between its header being read and its last byte arriving.
@@ -146,7 +145,7 @@ impl Error {
 }
 
 /// The last words of a failed read.
-struct Cause<'a>(Option<&'a io::Error>);
+struct Cause<'a>(Option<&'a ReadCause>);
 
 impl std::fmt::Display for Cause<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -261,6 +261,12 @@ impl RegisteredBuffer {
     }
 }
 
+impl AsRef<RegionMut> for RegisteredBuffer {
+    fn as_ref(&self) -> &RegionMut {
+        &self.region
+    }
+}
+
 impl fmt::Debug for RegisteredBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Registration { base, len, .. } = &*self.registration;

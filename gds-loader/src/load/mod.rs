@@ -174,7 +174,7 @@ impl Loader {
         let chosen = select::choose(&source, &self.expected, self.selection.as_ref())?;
         clock.lap(|stages| &mut stages.parse_s);
         let device = self.chosen_device()?;
-        let session = Session::open(source, chosen, self.backend, clock)?;
+        let session = Session::open(source, chosen, &device, self.backend, clock)?;
         let alignment = self.alignment_on(&device)?;
         let congruence = session.congruence();
         let (rule, base) = if device.is_cuda() {
@@ -213,7 +213,7 @@ impl Loader {
             Some(region) => region.device().clone(),
             None => self.chosen_device()?,
         };
-        let session = Session::open(source, chosen, self.backend, clock)?;
+        let session = Session::open(source, chosen, &device, self.backend, clock)?;
         let wanted = session.wanted();
         let space = Space::of_many(regions, session.congruence());
         let offsets = space.offsets();

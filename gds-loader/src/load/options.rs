@@ -17,6 +17,12 @@ const READ_SIZE: u64 = 4 << 20;
 /// Extents start and end on multiples of this, in bytes, whatever the file's alignment: the largest in use.
 pub(crate) const EXTENT_STEP: u64 = 4096;
 
+/// The same where GPUDirect Storage serves: a read is one DMA, and only long ones fill the PCIe link.
+const GDS_READ_SIZE: u64 = 8 << 20;
+
+/// Reads in flight where GPUDirect Storage serves: one thread waits for each, on the hardware alone.
+const GDS_THREADS: usize = 8;
+
 /// Threads where nobody says otherwise: a read waits more than it computes, so there may be more than cores.
 const LEAST_THREADS: usize = 4;
 const MOST_THREADS: usize = 16;
@@ -41,13 +47,15 @@ pub(crate) struct Settled {
 }
 
 impl Sizes {
-    /// Fills in what was not said. `memory_limit` is what the cgroup still allows, in bytes.
-    pub(crate) fn settle(self, memory_limit: Option<u64>, cores: usize) -> Result<Settled> {
+    /// Fills in what was not said. `memory_limit` is what the cgroup still allows, in bytes; `gds` whether a file is on that
+    /// path.
+    pub(crate) fn settle(self, memory_limit: Option<u64>, cores: usize, gds: bool) -> Result<Settled> {
+        let usual = if gds { GDS_READ_SIZE } else { READ_SIZE };
         let budget = memory_limit.map_or(SLOT_MEMORY, |limit| SLOT_MEMORY.min(limit / SHARE_OF_LIMIT));
         let read_size = match (self.read_size, self.slot_size) {
             (Some(size), _) => size,
-            (None, Some(slot)) => READ_SIZE.min(slot / EXTENT_STEP * EXTENT_STEP),
-            (None, None) => READ_SIZE.min((budget / 4 / EXTENT_STEP).max(1) * EXTENT_STEP),
+            (None, Some(slot)) => usual.min(slot / EXTENT_STEP * EXTENT_STEP),
+            (None, None) => usual.min((budget / 4 / EXTENT_STEP).max(1) * EXTENT_STEP),
         };
         let refuse = |option, reason: String| Err(Error::Option { option, reason });
         if read_size == 0 || !read_size.is_multiple_of(EXTENT_STEP) {
@@ -70,7 +78,9 @@ impl Sizes {
         if slots == 0 {
             return refuse("slots", "there must be at least one".into());
         }
-        let threads = self.threads.unwrap_or_else(|| cores.clamp(LEAST_THREADS, MOST_THREADS));
+        let threads = self
+            .threads
+            .unwrap_or_else(|| if gds { GDS_THREADS } else { cores.clamp(LEAST_THREADS, MOST_THREADS) });
         if threads == 0 {
             return refuse("threads", "there must be at least one".into());
         }
@@ -79,16 +89,17 @@ impl Sizes {
 }
 
 impl Settled {
-    /// How many workers carry out `plan`, and the ring of each: no more slots, and no larger ones, than the plan can use.
-    pub(crate) fn workers(&self, plan: &Plan) -> (usize, Option<RingOptions>) {
+    /// How many workers carry out `plan` with `windows` window slots between them, and the ring of pinned slots of each: no
+    /// more slots, and no larger ones, than the plan can use.
+    pub(crate) fn workers(&self, plan: &Plan, windows: usize) -> (usize, Option<RingOptions>) {
         let slot_pieces = plan.slot_pieces();
-        let at_most = if slot_pieces == plan.pieces.len() && slot_pieces > 0 {
-            // Two slots a worker, or there is nothing for its copies to overlap with.
-            (self.slots / 2).max(1)
-        } else {
-            usize::MAX
+        let at_most = match windows {
+            0 if slot_pieces == plan.pieces.len() && slot_pieces > 0 => self.slots,
+            0 => usize::MAX,
+            windows => windows,
         };
-        let workers = self.threads.min(at_most).min(plan.pieces.len()).max(1);
+        // Two slots a worker, or there is nothing for its copies to overlap with.
+        let workers = self.threads.min((at_most / 2).max(1)).min(plan.pieces.len()).max(1);
         let slots = (self.slots / workers).max(1).min(slot_pieces.div_ceil(workers) + 1);
         let slot_size = align_up(plan.slot_bytes(), limits::page_size() as u64);
         let ring = (slot_pieces > 0).then_some(RingOptions { slots, slot_size: slot_size as usize });
@@ -102,10 +113,10 @@ mod tests {
 
     #[test]
     fn defaults_keep_within_the_slot_memory() {
-        let settled = Sizes::default().settle(None, 2).unwrap();
+        let settled = Sizes::default().settle(None, 2, false).unwrap();
         assert_eq!(settled, Settled { threads: 4, slots: 16, slot_size: 4 << 20, read_size: 4 << 20 });
-        for limit in [16 << 20, 100 << 20, 1 << 30] {
-            let settled = Sizes::default().settle(Some(limit), 64).unwrap();
+        for (limit, gds) in [(16 << 20, false), (100 << 20, true), (1 << 30, false), (1 << 30, true)] {
+            let settled = Sizes::default().settle(Some(limit), 64, gds).unwrap();
             assert!(settled.slots as u64 * settled.slot_size <= (limit / SHARE_OF_LIMIT).min(SLOT_MEMORY));
             assert!(settled.slots >= 2);
         }
@@ -113,7 +124,7 @@ mod tests {
 
     #[test]
     fn sizes_that_do_not_fit_together_are_refused_by_name() {
-        let refusal = |sizes: Sizes| sizes.settle(None, 4).unwrap_err().to_string();
+        let refusal = |sizes: Sizes| sizes.settle(None, 4, false).unwrap_err().to_string();
         assert!(refusal(Sizes { read_size: Some(5000), ..Sizes::default() }).starts_with("read-size"));
         assert!(refusal(Sizes { read_size: Some(0), ..Sizes::default() }).starts_with("read-size"));
         let small_slots = Sizes { read_size: Some(1 << 20), slot_size: Some(4096), ..Sizes::default() };

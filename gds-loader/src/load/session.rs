@@ -12,14 +12,17 @@ use rayon::prelude::*;
 use super::Loader;
 use super::destination::Space;
 use super::options::Settled;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::facts::{self, FileFacts};
 use crate::format::Header;
 use crate::pipeline::{self, Tally, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
-use crate::policy::{Backend, Route};
-use crate::report::{CacheReport, DeviceReport, Intervals, LoadReport, Stages, gb_per_s, share_of};
+use crate::policy::{Backend, CuFilePaths, Proof, Route, Verdict, windows};
+use crate::report::{
+    CacheReport, DeviceReport, GdsReport, Intervals, LoadReport, Stages, gb_per_s, share_of,
+};
 use crate::source::{Shard, Source, TensorRef};
+use crate::transport::{PathKind, RegisteredBuffer};
 
 /// When a load began, and how long its stages took.
 pub(crate) struct Clock {
@@ -54,6 +57,8 @@ pub(crate) struct Session {
     facts: Vec<FileFacts>,
     /// For each shard its index in `routes`.
     file_of_shard: Vec<u32>,
+    backend: Backend,
+    cufile: CuFilePaths,
     clock: Clock,
 }
 
@@ -86,6 +91,7 @@ impl Session {
     pub(crate) fn open(
         source: Source,
         chosen: Vec<TensorRef>,
+        device: &Device,
         backend: Backend,
         mut clock: Clock,
     ) -> Result<Self> {
@@ -101,17 +107,30 @@ impl Session {
             }
             headers.push(header);
         }
+        let cufile = CuFilePaths::open(backend, device, &path)?;
         let opened: Vec<(Route, FileFacts)> = files
             .par_iter()
             .map(|(path, file, len)| {
                 let facts = FileFacts::of(file, *len);
-                Ok((Route::open(path, file, &facts, backend)?, facts))
+                Ok((Route::open(path, file, &facts, backend, &cufile)?, facts))
             })
             .collect::<Result<_>>()?;
         let (routes, facts) = opened.into_iter().unzip();
         clock.lap(|stages| &mut stages.open_s);
         let not_indexed = unindexed.len();
-        Ok(Self { path, headers, metadata, chosen, not_indexed, routes, facts, file_of_shard, clock })
+        Ok(Self {
+            path,
+            headers,
+            metadata,
+            chosen,
+            not_indexed,
+            routes,
+            facts,
+            file_of_shard,
+            backend,
+            cufile,
+            clock,
+        })
     }
 
     /// The chosen tensors as the planner knows them.
@@ -137,11 +156,15 @@ impl Session {
     /// Plans, carries the plan out and reports.
     pub(crate) fn run(mut self, job: &Job<'_>, space: Space) -> Result<Loaded> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let settled = job.loader.sizes.settle(limits::memory_limit(), cores)?;
-        let plan = self.plan(job, settled);
+        let gds = self.routes.iter().any(Route::wants_windows);
+        let settled = job.loader.sizes.settle(limits::memory_limit(), cores, gds)?;
+        let rule = self.rule(job, settled);
+        let windows = self.windows(job.device, rule.read_size)?;
+        let plan = self.plan(job, rule);
         let (carved, parts) = space.carve(&plan.parts)?;
         self.clock.lap(|stages| &mut stages.allocate_s);
-        let (workers, ring) = settled.workers(&plan);
+        let (workers, ring) = settled.workers(&plan, windows.len());
+        let window_bytes = windows.iter().map(RegisteredBuffer::len).sum();
         let work = Work {
             plan: &plan,
             routes: &self.routes,
@@ -152,30 +175,79 @@ impl Session {
             cancel: job.loader.cancel.clone(),
             after: job.loader.after,
         };
-        let tally = pipeline::run(&work, parts)?;
+        if self.routes.iter().any(Route::reads_in_place)
+            && let Some(stream) = job.loader.after
+        {
+            pipeline::wait_for_caller(job.device, stream)?;
+        }
+        let proof = self.cufile.driver().filter(|_| gds).map(Proof::begin);
+        let mut tally = pipeline::run(&work, parts, deal(windows, workers))?;
+        let gds = self.judge(proof, &mut tally, window_bytes)?;
         self.routes.iter().try_for_each(Route::check_unchanged)?;
         let regions = carved.reunite()?;
         job.device.health()?;
         let time = self.clock.start.elapsed();
-        let report = self.report(job.device, &plan, &tally, time);
+        let report = LoadReport { gds, ..self.report(job.device, &plan, &tally, time) };
         let Self { headers, metadata, chosen, routes, .. } = self;
         let fallbacks = routes.into_iter().flat_map(Route::into_fallbacks).collect();
         Ok(Loaded { headers, metadata, chosen, regions, report: LoadReport { fallbacks, ..report } })
     }
 
-    fn plan(&self, job: &Job<'_>, settled: Settled) -> Plan {
-        let shape = |route: &Route| FileShape { len: route.len(), alignment: route.alignment() };
-        let shapes: Vec<FileShape> = self.routes.iter().map(shape).collect();
+    fn rule(&self, job: &Job<'_>, settled: Settled) -> Cut {
         // Sectors larger than any known today make reads longer rather than wrong.
-        let step = shapes.iter().map(|shape| shape.alignment).fold(1, u64::max);
+        let step = self.routes.iter().map(|route| route.transport().alignment()).fold(1, u64::max);
         let read_size = plan::align_up(settled.read_size, step);
-        let rule = Cut {
+        Cut {
             read_size,
             slot_size: settled.slot_size.max(read_size),
             straight: !job.device.is_cuda(),
             gather: job.gather,
-        };
+        }
+    }
+
+    fn plan(&self, job: &Job<'_>, rule: Cut) -> Plan {
+        let shape = |route: &Route| FileShape { len: route.len(), alignment: route.transport().alignment() };
+        let shapes: Vec<FileShape> = self.routes.iter().map(shape).collect();
         plan::cut(&plan::runs(job.wanted, job.offsets), &shapes, rule)
+    }
+
+    /// Window slots for the files whose path wants them. Where none can be registered, these files leave that path.
+    fn windows(&self, device: &Device, slot_len: u64) -> Result<Vec<RegisteredBuffer>> {
+        let mut wanting = self.routes.iter().filter(|route| route.wants_windows()).peekable();
+        let (Some(driver), true) = (self.cufile.driver(), wanting.peek().is_some()) else {
+            return Ok(Vec::new());
+        };
+        match windows(driver, device, slot_len) {
+            Ok(windows) => Ok(windows),
+            Err(error) => {
+                let reason = format!("registering a window: {error}");
+                wanting.try_for_each(|route| route.leave(&reason)).map(|()| Vec::new())
+            }
+        }
+    }
+
+    /// Holds the claim that bytes went by `gds` against cuFile's own statistics.
+    fn judge(&self, proof: Option<Proof>, tally: &mut Tally, window_bytes: u64) -> Result<Option<GdsReport>> {
+        let claimed = tally.paths.get(PathKind::Gds);
+        let report = |proof, reason| Some(GdsReport { proof, reason, window_bytes });
+        let Some(proof) = proof.filter(|_| claimed > 0) else {
+            return Ok(self.cufile.refusal().and_then(|reason| report(None, Some(reason.to_owned()))));
+        };
+        Ok(match proof.verdict() {
+            Verdict::Verified => report(Some("verified"), None),
+            Verdict::Unverified(reason) => report(Some("unverified"), Some(reason)),
+            Verdict::Bounced(reads) => {
+                let reason = format!(
+                    "cuFile's statistics say that {reads} of its reads were served by the host, although compatibility mode \
+                     was not allowed"
+                );
+                if self.backend == Backend::Only(PathKind::Gds) {
+                    return Err(Error::Unavailable { path: self.path.clone(), by: PathKind::Gds, reason });
+                }
+                tally.paths.reassign(PathKind::Gds, PathKind::GdsCompat);
+                report(Some("bounced"), Some(reason))
+            }
+        })
     }
 
     fn report(&self, device: &Device, plan: &Plan, tally: &Tally, time: Duration) -> LoadReport {
@@ -204,7 +276,17 @@ impl Session {
             cache: CacheReport { resident_before: share_of(before), resident_after: share_of(after) },
             peak_pinned_bytes: tally.pinned,
             tensors_not_indexed: self.not_indexed,
+            gds: None,
             digests: None,
         }
     }
+}
+
+/// Deals window slots to workers, as evenly as they go.
+fn deal(windows: Vec<RegisteredBuffer>, workers: usize) -> Vec<Vec<RegisteredBuffer>> {
+    let mut hands: Vec<Vec<RegisteredBuffer>> = (0..workers).map(|_| Vec::new()).collect();
+    for (index, window) in windows.into_iter().enumerate() {
+        hands[index % workers].push(window);
+    }
+    hands
 }

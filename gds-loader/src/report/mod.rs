@@ -43,6 +43,9 @@ pub struct LoadReport {
     pub cache: CacheReport,
     /// Host memory pinned for slots, in bytes, at its highest.
     pub peak_pinned_bytes: u64,
+    /// What became of GPUDirect Storage; absent where it was not considered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gds: Option<GdsReport>,
     /// Tensors of the files that the index gives to another shard, or to none.
     pub tensors_not_indexed: usize,
     /// SHA-256 of every tensor's bytes as read back from the device, in hex; absent where not asked for.
@@ -73,6 +76,20 @@ impl DeviceReport {
     }
 }
 
+/// What became of GPUDirect Storage in a load.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct GdsReport {
+    /// What cuFile's own statistics say of the bytes that went by `gds`: `verified` where no read was served by the host;
+    /// `bounced` where some were, and the bytes are counted as `gds-compat`; `unverified` where the statistics say nothing;
+    /// `null` where no byte went that way.
+    pub proof: Option<&'static str>,
+    /// Why it is not verified, or why GPUDirect Storage did not serve at all.
+    pub reason: Option<String>,
+    /// Device memory registered for window slots, in bytes.
+    pub window_bytes: u64,
+}
+
 /// Bytes by path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathBytes([u64; PathKind::ALL.len()]);
@@ -90,6 +107,12 @@ impl PathBytes {
 
     pub(crate) fn add(&mut self, kind: PathKind, bytes: u64) {
         self.0[kind as usize] += bytes;
+    }
+
+    /// Counts what was counted as `from` as `to`.
+    pub(crate) fn reassign(&mut self, from: PathKind, to: PathKind) {
+        let bytes = std::mem::take(&mut self.0[from as usize]);
+        self.add(to, bytes);
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use super::{PathKind, Target, Transport};
+use super::{HostReads, PathKind, Target};
 
 /// The file as it was opened for its header.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Buffered {
     }
 }
 
-impl Transport for Buffered {
+impl HostReads for Buffered {
     fn kind(&self) -> PathKind {
         PathKind::Buffered
     }

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 
-use super::{PathKind, Target, Transport};
+use super::{HostReads, PathKind, Target};
 
 /// The file opened a second time, with `O_DIRECT`.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Direct {
     }
 }
 
-impl Transport for Direct {
+impl HostReads for Direct {
     fn kind(&self) -> PathKind {
         PathKind::Direct
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memmap2::{Mmap, MmapOptions};
 
-use super::{PathKind, Target, Transport};
+use super::{HostReads, PathKind, Target};
 
 /// A read-only mapping of the whole file.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Mapped {
     }
 }
 
-impl Transport for Mapped {
+impl HostReads for Mapped {
     fn kind(&self) -> PathKind {
         PathKind::Mmap
     }

@@ -1,10 +1,12 @@
 //! How bytes of a file reach memory: one file per path, each knowing nothing of the others.
 //!
-//! A transport reads once and reports what the kernel said; [`read_extent`] is the one loop that makes it exact. Which
-//! transport serves which file, and what happens when one fails, is `policy`'s business alone.
+//! Two kinds. Those that read into host memory read once and report what the kernel said; [`read_extent`] is the one loop
+//! that makes them exact. Those that read into device memory are cuFile's, which loops itself. Which transport serves which
+//! file, and what happens when one fails, is `policy`'s business alone.
 
 mod buffered;
 mod direct;
+mod gds;
 mod mmap;
 
 use std::fmt;
@@ -17,7 +19,12 @@ use std::sync::Arc;
 
 pub(crate) use buffered::Buffered;
 pub(crate) use direct::Direct;
+pub(crate) use gds::{Gds, Landing};
 pub(crate) use mmap::Mapped;
+
+pub(crate) use crate::cufile::RegisteredBuffer;
+
+use crate::cufile::CuFileError;
 
 /// A way from storage to memory, as reports name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -79,7 +86,43 @@ pub(crate) struct Target<'a> {
 }
 
 /// One open file on one path.
-pub(crate) trait Transport: Send + Sync + fmt::Debug {
+#[derive(Clone, Debug)]
+pub(crate) enum Transport {
+    /// The path reads into host memory.
+    Host(Arc<dyn HostReads>),
+    /// The path reads into device memory.
+    Device(Arc<Gds>),
+}
+
+impl Transport {
+    /// Which path this is.
+    pub(crate) fn kind(&self) -> PathKind {
+        match self {
+            Self::Host(reads) => reads.kind(),
+            Self::Device(gds) => gds.kind(),
+        }
+    }
+
+    /// What offsets, lengths and memory addresses must be multiples of, in bytes: a power of two.
+    pub(crate) fn alignment(&self) -> u64 {
+        match self {
+            Self::Host(reads) => reads.alignment(),
+            Self::Device(gds) => gds.alignment(),
+        }
+    }
+
+    /// Whether both are the same open file on the same path.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Host(a), Self::Host(b)) => Arc::ptr_eq(a, b),
+            (Self::Device(a), Self::Device(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+/// One open file on a path that reads into host memory.
+pub(crate) trait HostReads: Send + Sync + fmt::Debug {
     /// Which path this is.
     fn kind(&self) -> PathKind;
 
@@ -102,8 +145,20 @@ pub(crate) struct ReadFailure {
     pub(crate) got: u64,
     /// Bytes that should have.
     pub(crate) expected: u64,
-    /// What the kernel said; `None` where it said "end of file" too early.
-    pub(crate) source: Option<io::Error>,
+    /// What was said; `None` where it was "end of file", too early.
+    pub(crate) source: Option<ReadCause>,
+}
+
+/// What was said to a read that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadCause {
+    /// By the kernel.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// By cuFile.
+    #[error(transparent)]
+    CuFile(#[from] Box<CuFileError>),
 }
 
 /// Longest single call: the kernel stops at 0x7ffff000 bytes whatever is asked, so no call asks for more.
@@ -117,7 +172,7 @@ const LONGEST_CALL: usize = 1 << 30;
 /// # Errors
 /// The first failing call, or an end of file before `file_len`: the file shrank.
 pub(crate) fn read_extent(
-    transport: &dyn Transport,
+    transport: &dyn HostReads,
     into: &mut [u8],
     extent: Range<u64>,
     file_len: u64,
@@ -144,7 +199,7 @@ pub(crate) fn read_extent(
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(failure(Some(error))),
+            Err(error) => return Err(failure(Some(error.into()))),
         }
     }
     Ok(expected)
@@ -170,7 +225,7 @@ mod tests {
         Fail(i32),
     }
 
-    impl Transport for Scripted {
+    impl HostReads for Scripted {
         fn kind(&self) -> PathKind {
             PathKind::Direct
         }
@@ -240,7 +295,8 @@ mod tests {
         let file = scripted(4096, 512, vec![Answer::Fail(libc::EIO), Answer::Short(1024)]);
         let failure = read_extent(&file, &mut vec![0; 4096], 0..4096, 4096).unwrap_err();
         assert_eq!(failure.offset, 1024);
-        assert_eq!(failure.source.unwrap().raw_os_error(), Some(libc::EIO));
+        let Some(ReadCause::System(error)) = failure.source else { panic!("{failure:?}") };
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
     }
 
     #[test]

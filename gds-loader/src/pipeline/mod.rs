@@ -1,21 +1,29 @@
 //! Moves pieces through slots. It knows routes, slots and parts; no path by its name, no tensor.
 //!
-//! Every worker has a ring of slots with a stream of its own: while the copy out of one slot runs, the next piece is read
-//! into another. The rings are bounded, so reads wait when copies lag, and host memory is bounded whatever the model.
-//! Pieces are dealt from one queue in file order, so that together the workers read sequentially.
+//! Every worker has lanes of its own: a ring of pinned slots, and windows of registered device memory where a path wants
+//! them. While the copy out of one slot runs, the next piece is read into another. Both are bounded, so reads wait when
+//! copies lag, and memory is bounded whatever the model. Pieces are dealt from one queue in file order, so that together the
+//! workers read sequentially.
 
-use std::ffi::c_void;
+mod lanes;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cuda_staging::{Device, FilledSlot, RegionMut, Ring, RingOptions, SlotCopy};
+use cuda_staging::{Device, FilledSlot, RegionMut, RingOptions, SlotCopy};
 
 use crate::error::{Error, Result};
-use crate::plan::{Landing, Piece, Plan};
+use crate::plan::{Landing, Piece, Plan, Scatter};
 use crate::policy::Route;
 use crate::report::PathBytes;
+use crate::transport::{
+    Landing as DeviceLanding, PathKind, ReadFailure, RegisteredBuffer, Transport, read_extent,
+};
+
+use lanes::Lanes;
+pub(crate) use lanes::{CallerStream, wait_for_caller};
 
 /// How far a load is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,15 +58,6 @@ impl CancelToken {
         self.0.load(Ordering::Relaxed)
     }
 }
-
-/// A stream of the caller's, by its handle.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CallerStream(pub(crate) *mut c_void);
-
-// SAFETY: a CUstream is a handle the driver lets any thread use; it is never dereferenced here.
-unsafe impl Send for CallerStream {}
-// SAFETY: as above: the handle is only copied and passed to the driver.
-unsafe impl Sync for CallerStream {}
 
 /// What the workers share.
 pub(crate) struct Work<'a> {
@@ -99,13 +98,19 @@ impl Tally {
 }
 
 /// Reads every piece of the plan into `parts`, the regions of [`Plan::parts`], and returns when every copy has ended.
+/// `windows` are the window slots of each worker; none where no path wants them.
 ///
 /// # Errors
 /// The first failure of any worker, after all of them have stopped and what was in flight has ended; and
 /// [`Error::Incomplete`] where the bytes placed are not the bytes planned.
-pub(crate) fn run(work: &Work<'_>, parts: Vec<RegionMut>) -> Result<Tally> {
+pub(crate) fn run(
+    work: &Work<'_>,
+    parts: Vec<RegionMut>,
+    windows: Vec<Vec<RegisteredBuffer>>,
+) -> Result<Tally> {
     let shared = Shared {
         queue: Mutex::new(Queue { next: 0, parts: parts.into_iter() }),
+        windows: Mutex::new(windows),
         failure: Mutex::new(None),
         stopped: AtomicBool::new(false),
         placed: AtomicU64::new(0),
@@ -146,6 +151,8 @@ pub(crate) fn run(work: &Work<'_>, parts: Vec<RegionMut>) -> Result<Tally> {
 
 struct Shared {
     queue: Mutex<Queue>,
+    /// The window slots of workers that have not begun yet.
+    windows: Mutex<Vec<Vec<RegisteredBuffer>>>,
     failure: Mutex<Option<Error>>,
     stopped: AtomicBool,
     placed: AtomicU64,
@@ -190,91 +197,162 @@ fn worker(work: &Work<'_>, shared: &Shared) -> Tally {
 }
 
 fn move_pieces(work: &Work<'_>, shared: &Shared, tally: &mut Tally) -> Result<()> {
-    let start = Instant::now();
-    let mut ring = work.ring.map(|options| work.device.ring(options)).transpose()?;
-    tally.pin = start.elapsed();
-    if let (Some(ring), Some(stream)) = (&mut ring, work.after) {
-        // SAFETY: `Loader::after_stream` made its caller promise a live stream of this device.
-        unsafe { ring.wait_for(stream.0) }?;
-    }
+    let windows = lock(&shared.windows).pop().unwrap_or_default();
+    let mut lanes = Lanes::new(work.device, work.ring, work.after, windows);
     while !work.cancel.is_cancelled()
         && let Some((piece, parts)) = shared.take(work.plan)
     {
-        let kind = match (piece.landing, &mut ring) {
-            (Landing::Straight, _) => read_straight(work, piece, parts, tally)?,
-            (Landing::Slot | Landing::Gathered, Some(ring)) => {
-                read_through_slot(work, piece, parts, ring, tally)?
-            }
-            (_, None) => {
-                return Err(Error::Worker { reason: "a piece wants a slot and there is no ring".into() });
-            }
-        };
+        let kind = move_piece(work, piece, parts, &mut lanes, tally)?;
         tally.paths.add(kind, piece.bytes);
         let done = shared.placed.fetch_add(piece.bytes, Ordering::Relaxed) + piece.bytes;
         if let Some(on_progress) = &work.on_progress {
             on_progress(Progress { bytes_done: done, bytes_total: work.plan.bytes });
         }
     }
-    if let Some(mut ring) = ring {
-        ring.drain()?;
-        let statistics = ring.statistics();
-        tally.pinned = statistics.pinned_bytes;
-        tally.copies.extend_from_slice(&statistics.intervals);
-    }
-    Ok(())
+    lanes.finish(tally)
 }
 
-/// Reads a piece into the destination itself.
-fn read_straight(
+/// Where a piece's bytes are once they are read.
+enum Landed {
+    /// In their places.
+    InPlace,
+    /// In a pinned slot.
+    Slot(FilledSlot),
+    /// In a window.
+    Window(RegisteredBuffer),
+}
+
+/// Reads a piece, by whichever path its file is on, and launches the copies that scatter it.
+fn move_piece(
     work: &Work<'_>,
     piece: &Piece,
     mut parts: Vec<RegionMut>,
+    lanes: &mut Lanes<'_>,
     tally: &mut Tally,
-) -> Result<crate::PathKind> {
+) -> Result<PathKind> {
     let route = &work.routes[piece.file as usize];
-    let Some(into) = parts.first_mut().and_then(RegionMut::host_bytes_mut) else {
-        return Err(Error::Worker { reason: "a straight piece's destination is not host memory".into() });
-    };
-    let start = Instant::now();
-    let (kind, count) = route.read(piece.extent.clone(), into)?;
-    tally.reads.push((start, Instant::now()));
-    check_arrived(piece, piece.bytes, count)?;
+    let stretches = work.plan.scatter_of(piece);
+    let (kind, landed) = route.attempt(piece.extent.start, |transport| match (transport, piece.landing) {
+        (Transport::Host(reads), Landing::Straight) => {
+            let Some(into) = parts.first_mut().and_then(RegionMut::host_bytes_mut) else {
+                return Err(Error::Worker {
+                    reason: "a straight piece's destination is not host memory".into(),
+                });
+            };
+            let start = Instant::now();
+            let read = read_extent(reads.as_ref(), into, piece.extent.clone(), route.len());
+            tally.reads.push((start, Instant::now()));
+            let Ok(arrived) = read else { return Ok(read.map(|_| Landed::InPlace)) };
+            check_arrived(piece, piece.bytes, arrived)?;
+            Ok(Ok(Landed::InPlace))
+        }
+        (Transport::Host(reads), Landing::Slot | Landing::Gathered) => {
+            fill_slot(work, piece, lanes, tally, |into| {
+                read_extent(reads.as_ref(), into, piece.extent.clone(), route.len())
+            })
+        }
+        (Transport::Device(gds), Landing::Gathered) if gds.landing() == DeviceLanding::Straight => {
+            fill_slot(work, piece, lanes, tally, |into| gds.read_host(into, piece.extent.clone()))
+        }
+        (Transport::Device(gds), _) if gds.landing() == DeviceLanding::Straight => {
+            let start = Instant::now();
+            let read = stretches
+                .iter()
+                .zip(&mut parts)
+                .try_for_each(|(stretch, part)| gds.read_straight(part, piece.extent.start + stretch.offset));
+            tally.reads.push((start, Instant::now()));
+            Ok(read.map(|()| Landed::InPlace))
+        }
+        (Transport::Device(gds), _) => {
+            let mut window = lanes.window()?;
+            let start = Instant::now();
+            let read = gds.read_window(&mut window, piece.extent.clone());
+            tally.reads.push((start, Instant::now()));
+            match read {
+                Ok(arrived) => {
+                    check_arrived(piece, reach(stretches), arrived)?;
+                    Ok(Ok(Landed::Window(window)))
+                }
+                Err(failure) => {
+                    lanes.put_back(window);
+                    Ok(Err(failure))
+                }
+            }
+        }
+    })?;
+    match landed {
+        Landed::InPlace => {}
+        Landed::Slot(mut filled) => {
+            let copies = if piece.landing == Landing::Gathered {
+                let slot_offset = gather(work.plan, piece, &mut filled);
+                parts.into_iter().map(|to| SlotCopy { slot_offset, to }).collect()
+            } else {
+                scatter(stretches, parts)
+            };
+            lanes.ring(tally)?.launch(filled, copies)?;
+        }
+        Landed::Window(window) => {
+            let parts = match piece.landing {
+                Landing::Gathered => cut_span(work.plan, piece, parts)?,
+                Landing::Slot | Landing::Straight => parts,
+            };
+            lanes.launch_window(window, scatter(stretches, parts))?;
+        }
+    }
     Ok(kind)
 }
 
-/// Reads a piece into a slot and launches the copies that scatter it.
-fn read_through_slot(
+/// Reads a piece's extent into a pinned slot.
+fn fill_slot(
     work: &Work<'_>,
     piece: &Piece,
-    parts: Vec<RegionMut>,
-    ring: &mut Ring,
+    lanes: &mut Lanes<'_>,
     tally: &mut Tally,
-) -> Result<crate::PathKind> {
-    let route = &work.routes[piece.file as usize];
+    read: impl FnOnce(&mut [u8]) -> Result<u64, ReadFailure>,
+) -> Result<Result<Landed, ReadFailure>> {
+    let ring = lanes.ring(tally)?;
     let slot = ring.take()?;
-    let mut kind = None;
     let start = Instant::now();
-    let filled = slot.fill(|into| {
-        let (by, count) = route.read(piece.extent.clone(), into)?;
-        kind = Some(by);
-        Ok::<_, Error>(count as usize)
-    });
+    let filled = slot.fill(|into| read(into).map(|count| count as usize));
     tally.reads.push((start, Instant::now()));
-    let (mut filled, Some(kind)) = (filled.map_err(|(_slot, error)| error)?, kind) else {
-        return Err(Error::Worker { reason: "a slot was filled by no path".into() });
-    };
-    let stretches = work.plan.scatter_of(piece);
-    let reach = stretches.iter().map(|s| s.offset + s.len).max().unwrap_or(0);
-    check_arrived(piece, reach, filled.bytes().len() as u64)?;
-    let copies = if piece.landing == Landing::Gathered {
-        let slot_offset = gather(work.plan, piece, &mut filled);
-        parts.into_iter().map(|to| SlotCopy { slot_offset, to }).collect()
-    } else {
-        let offsets = stretches.iter().map(|stretch| stretch.offset as usize);
-        offsets.zip(parts).map(|(slot_offset, to)| SlotCopy { slot_offset, to }).collect()
-    };
-    ring.launch(filled, copies)?;
-    Ok(kind)
+    match filled {
+        Ok(filled) => {
+            check_arrived(piece, reach(work.plan.scatter_of(piece)), filled.bytes().len() as u64)?;
+            Ok(Ok(Landed::Slot(filled)))
+        }
+        Err((slot, failure)) => {
+            ring.put_back(slot);
+            Ok(Err(failure))
+        }
+    }
+}
+
+/// One copy for each stretch of a piece.
+fn scatter(stretches: &[Scatter], parts: Vec<RegionMut>) -> Vec<SlotCopy> {
+    let offsets = stretches.iter().map(|stretch| stretch.offset as usize);
+    offsets.zip(parts).map(|(slot_offset, to)| SlotCopy { slot_offset, to }).collect()
+}
+
+/// The byte after the last one of an extent that is wanted.
+fn reach(stretches: &[Scatter]) -> u64 {
+    stretches.iter().map(|stretch| stretch.offset + stretch.len).max().unwrap_or(0)
+}
+
+/// The places of a gathered piece's stretches, cut out of the one span that holds them and their padding: within a GPU there
+/// is no host to gather them.
+fn cut_span(plan: &Plan, piece: &Piece, parts: Vec<RegionMut>) -> Result<Vec<RegionMut>> {
+    let mut places = Vec::with_capacity(piece.scatter.len());
+    let mut end = plan.parts[piece.parts.start].start;
+    let mut rest = parts.into_iter().next();
+    for stretch in plan.scatter_of(piece) {
+        let Some(span) = rest.take() else { break };
+        let (_padding, after) = span.split_at(stretch.at - end)?;
+        let (place, after) = after.split_at(stretch.len)?;
+        places.push(place);
+        rest = Some(after);
+        end = stretch.at + stretch.len;
+    }
+    Ok(places)
 }
 
 /// Puts a piece's stretches side by side, behind the extent in the same slot, as the destination wants them; returns
