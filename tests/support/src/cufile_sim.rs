@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::process;
-use crate::simulator::{Simulation, is_child};
+use crate::simulator::{Outcome, Simulation, is_child};
 
 /// Names the library to those that load it.
 const LIBRARY: &str = "GDS_CUFILE_LIBRARY";
@@ -35,7 +35,18 @@ fn ask_xtask() -> PathBuf {
     named.unwrap_or_else(|| panic!("no {LIBRARY} in\n{output}")).into()
 }
 
-/// A test on the simulated driver that finds the simulated libcufile, through `GDS_CUFILE_LIBRARY`.
+/// As [`crate::on_simulator`], with the simulated libcufile named in `GDS_CUFILE_LIBRARY`.
+///
+/// # Panics
+/// Where the child fails, hangs or leaves something of ours alive.
+#[track_caller]
+pub fn on_simulator(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) -> Option<Outcome> {
+    let outcome = simulation(test).settings(settings).run(body)?;
+    outcome.assert_well();
+    Some(outcome)
+}
+
+/// The same where how it ends is for the caller to judge.
 pub fn simulation(test: &str) -> Simulation {
     // A child neither needs nor knows more than its environment says.
     if is_child() { Simulation::new(test) } else { Simulation::new(test).setting(LIBRARY, library()) }

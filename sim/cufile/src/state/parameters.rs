@@ -133,7 +133,7 @@ impl Parameters {
             let (min, max) = known.bounds.unwrap_or((0, 0));
             let max = if max == 0 { usize::MAX } else { max };
             if let Some(wrong) = value.filter(|value| !(min..=max).contains(value)) {
-                println!(" invalid size parameter specified: {wrong} min: {min} max: {max}");
+                eprintln!("cufile-sim: invalid size parameter specified: {wrong} min: {min} max: {max}");
                 *value = None;
             }
         }
