@@ -1,0 +1,349 @@
+//! A file and the path it is on.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Backend, CuFilePaths, Reach, explain, explain_with_gds, open, verdict};
+use crate::cufile::Driver;
+use crate::error::{Error, Result};
+use crate::facts::FileFacts;
+use crate::report::Fallback;
+use crate::transport::{Landing, PathKind, ReadCause, ReadFailure, Target, Transport};
+
+/// A file and the path it is on, shared by all workers.
+#[derive(Debug)]
+pub(crate) struct Route {
+    path: PathBuf,
+    file: Arc<File>,
+    len: u64,
+    direct_alignment: u64,
+    forced: bool,
+    driver: Option<Driver>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    current: Opened,
+    /// Serves single pieces that the current path could not.
+    spare: Option<Opened>,
+    fallbacks: Vec<Fallback>,
+}
+
+/// A transport, and the paths that come after it.
+#[derive(Clone, Debug)]
+struct Opened {
+    transport: Transport,
+    rest: &'static [PathKind],
+}
+
+impl Route {
+    /// Opens the first path that will have the file.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where the forced path refuses, or every path does.
+    pub(crate) fn open(
+        path: &Path,
+        file: &Arc<File>,
+        facts: &FileFacts,
+        backend: Backend,
+        cufile: &CuFilePaths,
+    ) -> Result<Self> {
+        let target = Target { path, file, len: facts.len, direct_alignment: facts.direct_io.alignment() };
+        let driver = cufile.driver().cloned();
+        let (order, why, forced) = match backend {
+            Backend::Only(kind) => (only(kind), "it was asked for", true),
+            Backend::Auto if driver.is_some() => both(explain_with_gds(facts), false),
+            Backend::Auto => both(explain(facts), false),
+        };
+        let mut fallbacks = Vec::new();
+        let current = first_that_opens(&target, order, driver.as_ref(), 0, &mut fallbacks)
+            .map_err(|(by, reason)| Error::Unavailable { path: path.to_path_buf(), by, reason })?;
+        tracing::debug!(path = %path.display(), by = %current.transport.kind(), why, ?facts, "path chosen");
+        Ok(Self {
+            path: path.to_path_buf(),
+            file: Arc::clone(file),
+            len: facts.len,
+            direct_alignment: target.direct_alignment,
+            forced,
+            driver,
+            state: Mutex::new(State { current, spare: None, fallbacks }),
+        })
+    }
+
+    /// The file, open for ordinary reads.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The path it is on now.
+    pub(crate) fn transport(&self) -> Transport {
+        self.lock().current.transport.clone()
+    }
+
+    /// Whether its path reads into registered windows.
+    pub(crate) fn wants_windows(&self) -> bool {
+        matches!(self.transport(), Transport::Device(gds) if gds.landing() == Landing::Window)
+    }
+
+    /// Whether its path reads straight into device memory, in the order of no stream.
+    pub(crate) fn reads_in_place(&self) -> bool {
+        matches!(self.transport(), Transport::Device(gds) if gds.landing() == Landing::Straight)
+    }
+
+    /// Alignment its direct reads need, whichever path it is on now.
+    pub(crate) fn direct_alignment(&self) -> u64 {
+        self.direct_alignment
+    }
+
+    /// Its length when opened, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Lets `step` read the extent at `offset` on the file's path or, where that fails and another may serve, on the next;
+    /// says by which it was done. The step's outer error ends it at once.
+    pub(crate) fn attempt<T>(
+        &self,
+        offset: u64,
+        mut step: impl FnMut(&Transport) -> Result<Result<T, ReadFailure>>,
+    ) -> Result<(PathKind, T)> {
+        let mut transport = self.transport();
+        loop {
+            match step(&transport)? {
+                Ok(done) => return Ok((transport.kind(), done)),
+                Err(failure) => transport = self.next(&transport, offset, failure)?,
+            }
+        }
+    }
+
+    /// Takes the file off its path before anything was read, because of something the path needs and cannot have.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where the path was forced, or no other will have the file.
+    pub(crate) fn leave(&self, reason: &str) -> Result<()> {
+        let failed = self.transport();
+        self.switch(&failed, Reach::File, 0, reason.to_owned()).map(|_| ())
+    }
+
+    /// Fails where the file's length is no longer what it was.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        let found = self.file.metadata().map_or(self.len, |metadata| metadata.len());
+        if found == self.len {
+            return Ok(());
+        }
+        Err(Error::Changed { path: self.path.clone(), expected: self.len, found })
+    }
+
+    /// Each change of path so far.
+    pub(crate) fn into_fallbacks(self) -> Vec<Fallback> {
+        self.state.into_inner().unwrap_or_else(PoisonError::into_inner).fallbacks
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The transport to try after `failed`; a data error comes back as it is.
+    fn next(&self, failed: &Transport, offset: u64, failure: ReadFailure) -> Result<Transport> {
+        let by = failed.kind();
+        let reach = verdict(by, failure.source.as_ref());
+        match (reach, &failure.source) {
+            (Some(reach), Some(cause)) if !(self.forced && reach == Reach::Piece) => {
+                let reason = match cause {
+                    ReadCause::System(error) => format!("a read at offset {}: {error}", failure.offset),
+                    ReadCause::CuFile(error) => error.to_string(),
+                };
+                self.switch(failed, reach, offset, reason)
+            }
+            _ => {
+                let ReadFailure { offset, got, expected, source } = failure;
+                Err(Error::Read { path: self.path.clone(), by, offset, got, expected, source })
+            }
+        }
+    }
+
+    /// Moves the file, or one piece of it, to the path after `failed`: once, whichever worker notices first.
+    fn switch(&self, failed: &Transport, reach: Reach, offset: u64, reason: String) -> Result<Transport> {
+        let by = failed.kind();
+        let unavailable = |by, reason| Error::Unavailable { path: self.path.clone(), by, reason };
+        if self.forced {
+            return Err(unavailable(by, reason));
+        }
+        let mut state = self.lock();
+        let failed_current = state.current.transport.is(failed);
+        let failed_spare = state.spare.as_ref().is_some_and(|spare| spare.transport.is(failed));
+        if !failed_current && !failed_spare {
+            // Another worker has moved the file on meanwhile.
+            return Ok(state.current.transport.clone());
+        }
+        let ready = if failed_current { state.spare.clone() } else { None };
+        let (next, mut refused) = match ready {
+            Some(spare) => (spare, Vec::new()),
+            None => {
+                let rest = if failed_current {
+                    state.current.rest
+                } else {
+                    state.spare.as_ref().map_or(&[][..], |s| s.rest)
+                };
+                let target = Target {
+                    path: &self.path,
+                    file: &self.file,
+                    len: self.len,
+                    direct_alignment: self.direct_alignment,
+                };
+                let mut refused = Vec::new();
+                let next = first_that_opens(&target, rest, self.driver.as_ref(), offset, &mut refused)
+                    .map_err(|(next, why)| unavailable(next, format!("{reason}; then {why}")))?;
+                (next, refused)
+            }
+        };
+        let to = refused.first().map_or(next.transport.kind(), |fallback| fallback.from);
+        tracing::info!(path = %self.path.display(), from = %by, %to, reason, ?reach, "another path takes over");
+        state.fallbacks.push(Fallback::new(&self.path, offset, by, to, reason));
+        state.fallbacks.append(&mut refused);
+        let transport = next.transport.clone();
+        if failed_current && reach == Reach::File {
+            state.current = next;
+            state.spare = None;
+        } else {
+            state.spare = Some(next);
+        }
+        Ok(transport)
+    }
+}
+
+/// The list with `kind` alone.
+fn only(kind: PathKind) -> &'static [PathKind] {
+    let index = kind as usize;
+    &PathKind::ALL[index..=index]
+}
+
+fn both<A, B, C>((a, b): (A, B), c: C) -> (A, B, C) {
+    (a, b, c)
+}
+
+/// Opens the first of `order` that will have the file, noting each refusal; where all refuse, the last one's reason.
+fn first_that_opens(
+    target: &Target<'_>,
+    order: &'static [PathKind],
+    driver: Option<&Driver>,
+    offset: u64,
+    fallbacks: &mut Vec<Fallback>,
+) -> Result<Opened, (PathKind, String)> {
+    let mut refusal = (PathKind::Buffered, "no path is left".to_owned());
+    for (index, &kind) in order.iter().enumerate() {
+        match open(kind, target, driver) {
+            Ok(transport) => return Ok(Opened { transport, rest: &order[index + 1..] }),
+            Err(reason) => {
+                if let Some(&to) = order.get(index + 1) {
+                    fallbacks.push(Fallback::new(target.path, offset, kind, to, reason.clone()));
+                }
+                refusal = (kind, reason);
+            }
+        }
+    }
+    Err(refusal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::{HostReads, read_extent};
+    use std::collections::VecDeque;
+    use std::io;
+
+    /// Fails as scripted, then serves zeros.
+    #[derive(Debug)]
+    struct Failing(PathKind, Mutex<VecDeque<i32>>);
+
+    impl HostReads for Failing {
+        fn kind(&self) -> PathKind {
+            self.0
+        }
+
+        fn alignment(&self) -> u64 {
+            1
+        }
+
+        fn read_at(&self, into: &mut [u8], _: u64) -> io::Result<usize> {
+            into.fill(0);
+            match self.1.lock().unwrap().pop_front() {
+                Some(code) => Err(io::Error::from_raw_os_error(code)),
+                None => Ok(into.len()),
+            }
+        }
+    }
+
+    /// A route over a real file of 8,192 times 7, on a direct path that fails with `codes`.
+    fn route(codes: &[i32], forced: bool) -> Route {
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 8192], 0).unwrap();
+        let failing = Failing(PathKind::Direct, Mutex::new(codes.iter().copied().collect()));
+        let current = Opened {
+            transport: Transport::Host(Arc::new(failing)),
+            rest: &[PathKind::Buffered, PathKind::Mmap],
+        };
+        Route {
+            path: "x".into(),
+            file: Arc::new(file),
+            len: 8192,
+            direct_alignment: 512,
+            forced,
+            driver: None,
+            state: Mutex::new(State { current, spare: None, fallbacks: Vec::new() }),
+        }
+    }
+
+    fn read(route: &Route, offset: u64, into: &mut [u8]) -> Result<(PathKind, u64)> {
+        let len = into.len() as u64;
+        route.attempt(offset, |transport| match transport {
+            Transport::Host(reads) => Ok(read_extent(reads.as_ref(), into, offset..offset + len, 8192)),
+            Transport::Device(_) => unreachable!("no driver"),
+        })
+    }
+
+    #[test]
+    fn a_refused_direct_read_moves_the_file_once_and_the_bytes_are_right() {
+        let route = route(&[libc::EINVAL; 5], false);
+        let mut into = [0; 4096];
+        for offset in [0, 4096] {
+            assert_eq!(read(&route, offset, &mut into).unwrap(), (PathKind::Buffered, 4096));
+            assert_eq!(into, [7; 4096]);
+        }
+        let fallbacks = route.into_fallbacks();
+        assert_eq!(fallbacks.len(), 1);
+        assert_eq!((fallbacks[0].from, fallbacks[0].to), (PathKind::Direct, PathKind::Buffered));
+    }
+
+    #[test]
+    fn a_piece_refused_leaves_the_file_on_its_path() {
+        let route = route(&[], false);
+        let current = route.transport();
+        for offset in [0, 4096] {
+            let spare = route.switch(&current, Reach::Piece, offset, "one event failed".into()).unwrap();
+            assert_eq!(spare.kind(), PathKind::Buffered);
+        }
+        assert!(route.transport().is(&current));
+        // The spare's own failure moves on to the path after it.
+        let spare = route.switch(&current, Reach::Piece, 0, "again".into()).unwrap();
+        assert_eq!(route.switch(&spare, Reach::File, 0, "it too".into()).unwrap().kind(), PathKind::Mmap);
+        assert!(route.transport().is(&current));
+        assert_eq!(route.into_fallbacks().len(), 4);
+    }
+
+    #[test]
+    fn a_data_error_is_never_hidden_by_another_path() {
+        let route = route(&[libc::EIO], false);
+        let error = read(&route, 0, &mut [0; 4096]).unwrap_err();
+        assert!(matches!(&error, Error::Read { by: PathKind::Direct, offset: 0, .. }), "{error}");
+        assert!(route.into_fallbacks().is_empty());
+    }
+
+    #[test]
+    fn a_forced_path_never_falls_back() {
+        let error = read(&route(&[libc::EINVAL], true), 0, &mut [0; 4096]).unwrap_err();
+        assert!(matches!(&error, Error::Unavailable { by: PathKind::Direct, .. }), "{error}");
+    }
+}
