@@ -11,8 +11,8 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::Instant;
 
 use cufile_sys::{
-    CU_FILE_CUDA_POINTER_RANGE_ERROR, CU_FILE_HANDLE_NOT_REGISTERED, CU_FILE_INVALID_MAPPING_RANGE,
-    CU_FILE_INVALID_VALUE,
+    CU_FILE_CUDA_POINTER_RANGE_ERROR, CU_FILE_HANDLE_NOT_REGISTERED, CU_FILE_INVALID_FILE_OPEN_FLAG,
+    CU_FILE_INVALID_MAPPING_RANGE, CU_FILE_INVALID_VALUE,
 };
 
 use crate::cuda::{self, Memory, Place};
@@ -59,14 +59,14 @@ impl Request {
     /// Checks it against what is registered, as NVIDIA's was seen to.
     pub(crate) fn check(self) -> Result<Job, Errno> {
         let Self { file, base, len, file_offset, base_offset, writes, kind, place } = self;
-        let state = state();
         if file == 0 || base == 0 {
             return Err(Errno(libc::EINVAL));
         }
+        let mut state = state();
+        let opened = state.open_if_closed()?;
         let file = state.files.get(&file).cloned().ok_or(CU_FILE_HANDLE_NOT_REGISTERED)?;
-        let opened = state.driver.opened.ok_or(CU_FILE_HANDLE_NOT_REGISTERED)?;
-        if opened.useless || (writes && !file.writable) {
-            return Err(Errno(libc::EINVAL));
+        if !(if writes { file.writable } else { file.readable }) {
+            return Err(CU_FILE_INVALID_FILE_OPEN_FLAG.into());
         }
         let offset = u64::try_from(file_offset).map_err(|_| Errno::from(CU_FILE_INVALID_VALUE))?;
         // NVIDIA's returns -EPERM for ranges that are not in one allocation, which reads as -1 with that number.

@@ -23,8 +23,10 @@ fn the_last_close_ends_every_registration() {
         assert_eq!(api.read(handle, memory.address, 4096, 0, 0), Ok(4096));
         // Another user of the library closes it for us.
         assert_eq!((api.close(), api.use_count()), (0, 0));
+        assert_eq!(api.deregister_buffer(memory.address), 5006);
         assert_eq!(api.read(handle, memory.address, 4096, 0, 0), failed(5027));
-        assert_eq!(api.open(), 0);
+        // Reading has opened it again.
+        assert_eq!((api.use_count(), api.open()), (1, 0));
         assert_eq!(api.read(handle, memory.address, 4096, 0, 0), failed(5027));
         assert_eq!(api.deregister_buffer(memory.address), 5024);
         let again = api.register(&file).unwrap();

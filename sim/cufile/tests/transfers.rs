@@ -31,7 +31,7 @@ fn files_are_checked() {
         let mut bytes = vec![0_u8; 4096];
         let address = bytes.as_mut_ptr().addr() as u64;
         assert_eq!(api.read(read_only.0, address, 4096, 0, 0), Ok(4096));
-        assert_eq!(api.write(read_only.0, address, 4096, 0, 0), failed(libc::EINVAL));
+        assert_eq!(api.write(read_only.0, address, 4096, 0, 0), failed(5019));
         // SAFETY: a handle of this library's.
         unsafe { (api.cuFileHandleDeregister)(handle) };
         assert_eq!(api.read(handle, address, 4096, 0, 0), failed(5027));
@@ -101,7 +101,7 @@ fn registered_device_memory_fits_into_bar1() {
 #[test]
 fn pinned_memory_has_a_limit_set_before_opening() {
     let test = "pinned_memory_has_a_limit_set_before_opening";
-    on_simulator(test, &[], || {
+    on_simulator(test, &[REAL], || {
         let (api, gpu) = (load(), Gpu::new());
         // SAFETY: a value only.
         assert_eq!(support::code(unsafe { (api.cuFileDriverSetMaxPinnedMemSize)(1024) }), 0);
@@ -109,6 +109,18 @@ fn pinned_memory_has_a_limit_set_before_opening() {
         let memory = gpu.allocate(2 * MIB);
         assert_eq!(api.register_buffer(memory.address, 2 * MIB), 5016);
         assert_eq!(api.register_buffer(memory.address, MIB), 0);
+    });
+}
+
+/// Nothing is pinned then.
+#[test]
+fn compat_mode_has_no_limit() {
+    let test = "compat_mode_has_no_limit";
+    on_simulator(test, &[("CUDA_SIM_BAR1", "1MiB")], || {
+        let (api, gpu) = (load(), Gpu::new());
+        let memory = gpu.allocate(64 * MIB);
+        assert_eq!(api.register_buffer(memory.address, 64 * MIB), 0);
+        assert_eq!(report().peak_registered_device_bytes, 64 * MIB as u64);
     });
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use cufile_sys::{
-    CU_FILE_HANDLE_TYPE_OPAQUE_FD, CU_FILE_INVALID_VALUE, CU_FILE_IO_NOT_SUPPORTED,
+    CU_FILE_DRIVER_CLOSING, CU_FILE_HANDLE_TYPE_OPAQUE_FD, CU_FILE_INVALID_VALUE, CU_FILE_IO_NOT_SUPPORTED,
     CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB, CUfileDescr_t, CUfileError,
 };
 
@@ -63,11 +63,12 @@ extern "C" fn cuFileBufRegister(base: Address, len: usize, _flags: c_int) -> CUf
             if base == 0 || len == 0 {
                 return Err(CU_FILE_INVALID_VALUE.into());
             }
-            state().open_if_closed()?;
+            let opened = state().open_if_closed()?;
             let place = cuda::place(base, len)?;
             let mut state = state();
             let limit = state.parameters.size(CUFILE_PARAM_PROPERTIES_MAX_DEVICE_PINNED_MEM_SIZE_KB.0)?;
-            state.buffers.register(base, len, place, (limit as u64).saturating_mul(1024))
+            let limit = opened.pins.then_some((limit as u64).saturating_mul(1024));
+            state.buffers.register(base, len, place, limit)
         },
     );
     count_unless_forked(|basic, ok| count(&mut basic.buf_register_ops, ok), result);
@@ -85,6 +86,9 @@ fn count_unless_forked(change: fn(&mut cufile_sys::CUfileStatsLevel1, bool), res
 api! {
     fn cuFileBufDeregister(base: Address) {
         let mut state = state();
+        if state.driver.opened.is_none() {
+            return Err(CU_FILE_DRIVER_CLOSING.into());
+        }
         let result = state.buffers.deregister(base);
         let ok = result.is_ok();
         state.statistics.update(|counters| count(&mut counters.detailed.basic.buf_deregister_ops, ok));

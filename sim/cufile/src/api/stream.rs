@@ -24,7 +24,6 @@ const KNOWN_FLAGS: u32 = CU_FILE_STREAM_FIXED_BUF_OFFSET
 api! {
     fn cuFileStreamRegister(stream: Handle, flags: c_uint) {
         let mut state = state();
-        state.open_if_closed()?;
         if flags & !KNOWN_FLAGS != 0 || state.streams.contains_key(&stream) {
             return Err(CU_FILE_INVALID_VALUE.into());
         }

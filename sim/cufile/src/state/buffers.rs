@@ -16,6 +16,8 @@ use crate::ffi::Address;
 pub(crate) struct Buffer {
     pub(crate) len: usize,
     pub(crate) place: Place,
+    /// It takes BAR1.
+    pinned: bool,
 }
 
 /// Every registered range.
@@ -27,22 +29,31 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Registers a range whose place is known. Device memory takes BAR1, and at most `limit` bytes in all.
-    pub(crate) fn register(&mut self, address: Address, len: usize, place: Place, limit: u64) -> Result {
+    /// Registers a range whose place is known. Where there is a limit of so many bytes, device memory is pinned: it takes BAR1.
+    pub(crate) fn register(
+        &mut self,
+        address: Address,
+        len: usize,
+        place: Place,
+        limit: Option<u64>,
+    ) -> Result {
         if self.by_address.contains_key(&address) {
             return Err(CU_FILE_MEMORY_ALREADY_REGISTERED.into());
         }
+        let mut pinned = false;
         if let Place::Device(device) = place {
             let total = self.device_bytes.saturating_add(len as u64);
-            let reserved = total <= limit
-                && cuda::driver().is_some_and(|driver| driver.reserve_bar1(device, len).is_ok());
-            if !reserved {
-                return Err(CU_FILE_INVALID_MAPPING_SIZE.into());
+            if let Some(limit) = limit {
+                let reserve = |driver: &cuda::Cuda| driver.reserve_bar1(device, len).is_ok();
+                pinned = total <= limit && cuda::driver().is_some_and(reserve);
+                if !pinned {
+                    return Err(CU_FILE_INVALID_MAPPING_SIZE.into());
+                }
             }
             self.device_bytes = total;
             self.peak_device_bytes = self.peak_device_bytes.max(total);
         }
-        self.by_address.insert(address, Buffer { len, place });
+        self.by_address.insert(address, Buffer { len, place, pinned });
         Ok(())
     }
 
@@ -56,9 +67,11 @@ impl Buffers {
     }
 
     fn release(&mut self, buffer: Buffer) {
-        if let (Place::Device(device), Some(driver)) = (buffer.place, cuda::driver()) {
-            driver.release_bar1(device, buffer.len);
+        if let Place::Device(device) = buffer.place {
             self.device_bytes = self.device_bytes.saturating_sub(buffer.len as u64);
+            if let (true, Some(driver)) = (buffer.pinned, cuda::driver()) {
+                driver.release_bar1(device, buffer.len);
+            }
         }
     }
 
@@ -84,9 +97,9 @@ impl Buffers {
         (all, self.device_bytes, self.peak_device_bytes)
     }
 
-    /// Registered bytes of one device.
-    pub(crate) fn bytes_of(&self, device: u32) -> u64 {
-        let of_device = self.by_address.values().filter(|buffer| buffer.place == Place::Device(device));
-        of_device.map(|buffer| buffer.len as u64).sum()
+    /// Pinned bytes of one device.
+    pub(crate) fn pinned_bytes(&self, device: u32) -> u64 {
+        let of_device = |buffer: &&Buffer| buffer.pinned && buffer.place == Place::Device(device);
+        self.by_address.values().filter(of_device).map(|buffer| buffer.len as u64).sum()
     }
 }

@@ -20,6 +20,7 @@ pub(crate) struct File {
     pub(crate) fd: RawFd,
     /// Open with `O_DIRECT`.
     pub(crate) direct: bool,
+    pub(crate) readable: bool,
     pub(crate) writable: bool,
     pub(crate) path: Arc<str>,
 }
@@ -49,8 +50,9 @@ impl File {
             return Err(CU_FILE_DIO_NOT_SET.into());
         }
         let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
-        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        Ok(Self { fd, direct, writable, path: path.to_string_lossy().into() })
+        let access = flags & libc::O_ACCMODE;
+        let (readable, writable) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
+        Ok(Self { fd, direct, readable, writable, path: path.to_string_lossy().into() })
     }
 }
 

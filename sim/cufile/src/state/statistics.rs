@@ -1,8 +1,9 @@
 //! Statistics in the three levels of 1.20, and totals for the report.
 //!
 //! As seen on NVIDIA's: counting begins with opening where a level is set, starting it is not needed; after a stop nothing can
-//! be read, nor started again until a level is set; closing forgets the level. Only a level of 3 that was set before a call
-//! of `cuFileDriverOpen` counts per GPU: set later, those counters stay 0. What batches move is in level 1 alone.
+//! be read, nor started again until a level is set; closing forgets the level. Per GPU it counts where level 3 was set before
+//! the driver opened, or statistics were started since; set later, and after a reset, those counters stay 0. What batches
+//! move is in level 1 alone.
 
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ fn bucket(bytes: u64) -> usize {
 }
 
 impl Statistics {
-    /// What every opening does; `profile` is the parameter of that name, which sets a level too.
+    /// What opening does; `profile` is the parameter of that name, which sets a level too.
     pub(super) fn open(&mut self, profile: usize) {
         if self.level == 0 {
             self.level = i32::try_from(profile).unwrap_or(0).min(3);
@@ -88,7 +89,7 @@ impl Statistics {
 
     /// What the last close does.
     pub(super) fn close(&mut self) {
-        (self.level, self.stopped, self.per_gpu) = (0, false, false);
+        (self.level, self.stopped) = (0, false);
         self.reset();
     }
 
@@ -105,16 +106,21 @@ impl Statistics {
         Ok(())
     }
 
-    pub(crate) fn start(&self) -> Result {
-        if self.level == 0 || self.stopped { Err(CU_FILE_INTERNAL_ERROR.into()) } else { Ok(()) }
+    pub(crate) fn start(&mut self) -> Result {
+        if self.level == 0 || self.stopped {
+            return Err(CU_FILE_INTERNAL_ERROR.into());
+        }
+        self.per_gpu = self.level == 3;
+        Ok(())
     }
 
     pub(crate) fn stop(&mut self) {
-        (self.stopped, self.per_gpu) = (true, false);
+        self.stopped = true;
         self.reset();
     }
 
     pub(crate) fn reset(&mut self) {
+        self.per_gpu = false;
         *self.counters = CUfileStatsLevel3::default();
     }
 
@@ -221,9 +227,9 @@ impl Totals {
 impl State {
     /// The counters for a reader of `level`, with what is derived from them.
     pub(crate) fn statistics_of(&self, level: i32) -> Result<CUfileStatsLevel3> {
-        let opened = self.driver.opened.ok_or(CU_FILE_DRIVER_NOT_INITIALIZED)?;
-        // Memory is only pinned for DMA.
-        let pins = !opened.bounces;
+        if self.driver.opened.is_none() {
+            return Err(CU_FILE_DRIVER_NOT_INITIALIZED.into());
+        }
         let statistics = &self.statistics;
         if statistics.level < level || statistics.stopped {
             return Err(CU_FILE_INVALID_VALUE.into());
@@ -235,11 +241,11 @@ impl State {
         basic.read_lat_avg_us = average(basic.read_lat_sum_us, basic.read_ops);
         basic.write_lat_avg_us = average(basic.write_lat_sum_us, basic.write_ops);
         basic.batch_submit_lat_avg_us = average(basic.batch_submit_lat_sum_us, basic.batch_submit_ops);
-        if let Some(driver) = cuda::driver() {
+        if let (true, Some(driver)) = (statistics.per_gpu, cuda::driver()) {
             counters.num_gpus = driver.devices().min(counters.per_gpu_stats.len() as u32);
             for (device, gpu) in (0..counters.num_gpus).zip(&mut counters.per_gpu_stats) {
                 gpu.uuid = driver.uuid(device).map(u8::cast_signed);
-                gpu.reg_bytes = if pins { self.buffers.bytes_of(device) } else { 0 };
+                gpu.reg_bytes = self.buffers.pinned_bytes(device);
             }
         }
         Ok(counters)
