@@ -133,6 +133,8 @@ fn a_failing_disk_is_never_hidden() {
         ("direct", "direct", "pread64:error=EIO:when=3"),
         ("buffered", "buffered", "pread64:error=EIO:when=3"),
         ("mmap", "mmap", "process_vm_readv:error=EIO:when=2"),
+        // What a failed read of a mapped page looks like; the file has not become shorter, and nobody may say so.
+        ("mmap", "mmap", "process_vm_readv:error=EFAULT:when=2"),
     ] {
         let failed = traced.load(backend, &[fault]);
         assert_eq!(failed.code(), Some(1), "{backend}: {failed}");
@@ -187,6 +189,49 @@ fn a_file_replaced_before_the_second_open_is_not_mixed_in() {
             assert_eq!(digests(&report), traced.digests);
             assert_eq!(fallbacks(&report).len(), 1, "{report}");
         }
+    }
+}
+
+/// Shards need a descriptor each, and a second one to be read directly.
+#[test]
+fn few_descriptors() {
+    let test = "few_descriptors";
+    let folder = folder::on_disk(test);
+    let model = synth(folder.path(), "--size 24MiB --shards 20");
+    let expected = digests(&json(&run("load --device cpu --digest --json", [&model])));
+    let load = |descriptors: u32, backend: &str| {
+        shards(&model).iter().for_each(|shard| evict(shard));
+        let script = format!(r#"ulimit -n {descriptors} && exec "$@""#);
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            &script,
+            "sh",
+            GDS,
+            "load",
+            "--device",
+            "cpu",
+            "--digest",
+            "--json",
+            "--backend",
+        ]);
+        process::run(command.arg(backend).arg(&model), process::LIMIT)
+    };
+    let failed = load(12, "buffered");
+    assert_eq!((failed.code(), failed.stdout.as_str()), (Some(1), ""), "{failed}");
+    assert!(failed.stderr.contains("Too many open files") && failed.stderr.contains("-of-00020"), "{failed}");
+
+    // Enough for the headers: what cannot be opened again is read as it is open.
+    let report = json(&load(28, "auto"));
+    assert_eq!(digests(&report), expected);
+    let by = paths(&report);
+    if by.contains_key("direct") {
+        assert!(by["buffered"] > 0, "{by:?}");
+        let fallbacks = fallbacks(&report);
+        assert!(
+            !fallbacks.is_empty()
+                && fallbacks.iter().all(|(_, _, reason)| reason.contains("Too many open files"))
+        );
     }
 }
 

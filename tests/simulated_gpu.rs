@@ -7,13 +7,14 @@ mod program;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cuda_staging::Device;
 use gds_loader::{Destination, Error, ErrorKind, Loader};
 use program::{OnGpu, digests, gds, json, on_gpu, run, synth, well_on_gpu};
 use serde_json::Value;
 use tempfile::TempDir;
-use test_support::fixture::File;
+use test_support::fixture::{File, payload};
 use test_support::{control, folder, on_simulator, process};
 
 /// A checkpoint in four files and its digests, computed on the CPU.
@@ -150,6 +151,44 @@ fn a_uuid_selects_the_device_and_an_unknown_one_is_not_here() {
         on_gpu(gds(&format!("load --device {unknown}"), [&path]), &settings, process::LIMIT);
     assert_eq!(finished.code(), Some(3), "{finished}");
     assert!(finished.stderr.contains(unknown) && finished.stderr.contains(uuid), "{finished}");
+}
+
+/// The caller's stream still writes the destination when the load is called: what was asked for first must happen first.
+#[test]
+fn a_load_waits_for_the_callers_stream() {
+    let test = "a_load_waits_for_the_callers_stream";
+    on_simulator(test, &[("CUDA_SIM_COPY_LATENCY_US", "5000")], || {
+        let folder = folder::on_disk(test);
+        let path = folder.path().join("model.safetensors");
+        File::new().tensor("a", "F32", &[1000]).write(&path);
+        let device = Device::cuda(0).unwrap();
+        let mut stream = device.stream().unwrap();
+        let memory = device.allocate(4000, 256).unwrap();
+        let address = memory.address();
+        let stale = vec![0xee_u8; 4000];
+        device.memory().unwrap(); // makes the context current on this thread
+        for _ in 0..40 {
+            // SAFETY: the context is current; `stale` and the destination outlive the stream's work, waited for below.
+            let code = unsafe {
+                let stream = stream.raw().unwrap().cast();
+                cuda_staging::cudarc::driver::sys::cuMemcpyHtoDAsync_v2(
+                    address,
+                    stale.as_ptr().cast(),
+                    4000,
+                    stream,
+                )
+            };
+            assert_eq!(code as u32, 0);
+        }
+        // SAFETY: the stream lives until the end of this test, and is the device's.
+        let loader = unsafe { Loader::new().device(device.clone()).after_stream(stream.raw().unwrap()) };
+        // SAFETY: `memory` outlives the load, and the loader waits for the stream, the only one that writes it.
+        let destination = unsafe { Destination::device("a", &device, address, 4000) }.unwrap();
+        loader.load_into(&path, vec![destination]).unwrap();
+        stream.synchronize(Duration::from_secs(30)).unwrap();
+        assert!(control::read_device_memory(address, 4000) == payload("a", 4000));
+        drop(memory);
+    });
 }
 
 #[test]

@@ -60,3 +60,19 @@ pub(crate) fn a_cancelled_load_leaves_nothing(bed: &Bed) {
     cancelled.cancel();
     assert_eq!(bed.loader().cancel(cancelled).load(&path).unwrap_err().kind(), ErrorKind::Cancelled);
 }
+
+/// A panic of the caller's stays in its thread; the load is an error and leaves nothing.
+pub(crate) fn a_callback_that_panics_fails_the_load(bed: &Bed) {
+    let path = bed.path("model.safetensors");
+    awkward().write(&path);
+    let in_use = bed.memory_in_use();
+    let loader = bed.loader().threads(2).on_progress(|progress| {
+        assert!(progress.bytes_done < 300_000, "the callback's own fault");
+    });
+    let error = loader.load(&path).unwrap_err();
+    assert!(matches!(error, Error::Worker { .. }), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Failed);
+    assert_eq!(bed.memory_in_use(), in_use);
+    bed.check_descriptors();
+    bed.load(&loader.on_progress(|_| ()), &path, &oracle::of_file(&path));
+}

@@ -67,5 +67,6 @@ conformance! {
     lifetimes::one_loader_many_threads,
     control::progress_adds_up,
     control::a_cancelled_load_leaves_nothing,
+    control::a_callback_that_panics_fails_the_load,
     random::legal_models_by_any_sizes,
 }

@@ -62,8 +62,12 @@ impl HostReads for Mapped {
             // The last page of a file cut meanwhile reads as zeros up to its end: only bytes still in the file count.
             Ok(count) => Ok(count.min(self.file.metadata()?.len().saturating_sub(offset) as usize)),
             Err(_) => match io::Error::last_os_error() {
-                // The first page is gone: the file was cut at or before `offset`.
-                error if error.raw_os_error() == Some(libc::EFAULT) => Ok(0),
+                // The first page cannot be had. Where the file still reaches it, its read failed, which for a mapping the kernel
+                // does not tell from an address that is none; else the file was cut at or before `offset`.
+                error if error.raw_os_error() == Some(libc::EFAULT) => match self.file.metadata()?.len() {
+                    len if len > offset => Err(io::Error::from_raw_os_error(libc::EIO)),
+                    _ => Ok(0),
+                },
                 error => Err(error),
             },
         }
