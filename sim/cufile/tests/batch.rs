@@ -207,11 +207,11 @@ fn cancelled_entries_leave_no_events_and_touch_no_memory() {
 #[test]
 fn scripted_events() {
     let test = "scripted_events";
-    on_simulator(test, &[], || {
+    on_simulator(test, &[REAL], || {
         let (api, gpu, folder) = (load(), Gpu::new(), on_disk(test));
-        assert_eq!(api.open(), 0);
+        assert_eq!((api.set_level(3), api.open()), (0, 0));
         let memory = gpu.allocate(MIB);
-        let file = file(&folder.path().join("data"), MIB, 0);
+        let file = file(&folder.path().join("data"), MIB, libc::O_DIRECT);
         let handle = api.register(&file).unwrap();
         let batch = Batch::new(&api, 8).unwrap();
         set_script(
@@ -232,6 +232,11 @@ fn scripted_events() {
                 (6, (DONE, 4096))
             ])
         );
+        let posix = || api.statistics().unwrap().detailed.basic.batch_posix_enqueued_ops.ok;
+        let before = posix();
+        set_script("batch_event@2=posix");
+        assert_eq!((batch.submit(&entries[..3]), batch.fetch(3, 8, SECOND).unwrap().len()), (0, 3));
+        assert_eq!(posix() - before, 1);
         set_script("batch_submit@1=5035,batch_set_up@1=5039,batch_get_status@1=5041");
         assert_eq!((batch.submit(&entries), Batch::new(&api, 1).err()), (5035, Some(5039)));
         assert_eq!(batch.fetch(0, 1, SECOND), Err(5041));

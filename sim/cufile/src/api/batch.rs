@@ -13,10 +13,10 @@ use libc::timespec;
 
 use crate::call::{Call, api};
 use crate::error::{Errno, Result};
-use crate::faults::{self, Subject};
+use crate::faults::{self, Effect, Subject};
 use crate::ffi::{Address, Handle, In, Out};
 use crate::state::{Batch, Entry, Kind, count, state};
-use crate::transfer::Request;
+use crate::transfer::{Job, Request};
 
 fn find(batch: Handle) -> Result<Arc<Batch>> {
     state().batches.get(&batch).cloned().ok_or(CU_FILE_INVALID_CONTEXT_ERROR.into())
@@ -58,9 +58,13 @@ fn submit(batch: Handle, entries: &[CUfileIOParams]) -> Result {
         return Err(CU_FILE_INTERNAL_BATCH_SUBMIT_ERROR.into());
     }
     let entries = entries.iter().map(entry).collect::<Result<Vec<_>>>()?;
-    let jobs = || entries.iter().filter_map(|entry| entry.job.as_ref().ok());
-    let (total, bounced) = (entries.len() as u64, jobs().filter(|job| job.is_bounced()).count() as u64);
-    let straight = jobs().count() as u64 - bounced;
+    let total = entries.len() as u64;
+    let way = |wanted: bool| {
+        let bounces = |entry: &Entry, job: &Job| job.is_bounced() || entry.effect == Some(Effect::Posix);
+        let goes_there = |entry: &&Entry| entry.job.as_ref().is_ok_and(|job| bounces(entry, job) == wanted);
+        entries.iter().filter(goes_there).count() as u64
+    };
+    let (bounced, straight) = (way(true), way(false));
     batch.submit(entries)?;
     state().statistics.update(|counters| {
         let basic = &mut counters.detailed.basic;

@@ -6,7 +6,7 @@ use cufile_sys::{CU_FILE_INVALID_VALUE, CUfileIOVec_t};
 
 use crate::call::Call;
 use crate::error::Errno;
-use crate::faults::{Effect, Subject};
+use crate::faults::{Effect, Subject, hang};
 use crate::ffi::{Address, Handle, In};
 use crate::state::{Kind, count, state};
 use crate::transfer::Request;
@@ -109,6 +109,10 @@ fn vector(
     let (mut left, effect) = match effect {
         Some(Effect::AtMost(bytes)) => (all.min(bytes), None),
         Some(Effect::Part(part)) => (all / part, None),
+        Some(Effect::Hang(duration)) => {
+            hang(duration);
+            (all, None)
+        }
         effect => (all, effect),
     };
     let result = parts.and_then(|parts| {

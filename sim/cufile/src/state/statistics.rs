@@ -5,6 +5,7 @@
 //! the driver opened, or statistics were started since; set later, and after a reset, those counters stay 0. What batches
 //! move is in level 1 alone.
 
+use std::ffi::c_char;
 use std::time::Duration;
 
 use cufile_sys::{
@@ -244,7 +245,7 @@ impl State {
         if let (true, Some(driver)) = (statistics.per_gpu, cuda::driver()) {
             counters.num_gpus = driver.devices().min(counters.per_gpu_stats.len() as u32);
             for (device, gpu) in (0..counters.num_gpus).zip(&mut counters.per_gpu_stats) {
-                gpu.uuid = driver.uuid(device).map(u8::cast_signed);
+                gpu.uuid = driver.uuid(device).map(|byte| byte as c_char);
                 gpu.reg_bytes = self.buffers.pinned_bytes(device);
             }
         }
