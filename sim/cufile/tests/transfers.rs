@@ -10,7 +10,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 
 use cufile_sys::*;
 use support::{Calls as _, Gpu, KIB, MIB, REAL, expected, failed, file, fill, load};
-use test_support::cufile_sim::{Alive, on_simulator, report};
+use test_support::control::{pause_copies, resume_copies};
+use test_support::cufile_sim::{Alive, on_simulator, pause_transfers, report};
 use test_support::folder::on_disk;
 
 #[test]
@@ -209,5 +210,60 @@ fn a_closed_descriptor_fails_and_a_truncated_file_is_short() {
         assert_eq!(api.read(handle, memory.address, MIB, 0, 0), Ok(5000));
         drop(file);
         assert_eq!(api.read(handle, memory.address, MIB, 0, 0), failed(libc::EBADF));
+    });
+}
+
+/// As DMA does: what a stream still has to do with the memory comes after the read, and over it.
+#[test]
+fn reads_are_unordered_with_streams() {
+    let test = "reads_are_unordered_with_streams";
+    on_simulator(test, &[REAL], || {
+        let (api, gpu, folder) = (load(), Gpu::new(), on_disk(test));
+        let file = file(&folder.path().join("data"), MIB, libc::O_DIRECT);
+        let handle = api.register(&file).unwrap();
+        let (memory, other, stream) = (gpu.allocate(MIB), gpu.allocate(MIB), gpu.stream());
+        fill(&other, &vec![7; MIB]);
+        pause_copies();
+        stream.copy(&other, &memory);
+        assert_eq!(api.read(handle, memory.address, MIB, 0, 0), Ok(MIB));
+        assert_eq!(memory.bytes(0, MIB), expected(0, MIB));
+        resume_copies();
+        stream.synchronize();
+        assert_eq!(memory.bytes(0, MIB), vec![7; MIB]);
+    });
+}
+
+#[test]
+fn freed_memory_is_an_error() {
+    let test = "freed_memory_is_an_error";
+    on_simulator(test, &[REAL], || {
+        let (api, gpu, folder) = (load(), Gpu::new(), on_disk(test));
+        let file = file(&folder.path().join("data"), MIB, libc::O_DIRECT);
+        let handle = api.register(&file).unwrap();
+        let memory = gpu.allocate(MIB);
+        let address = memory.address;
+        assert_eq!(api.register_buffer(address, MIB), 0);
+        drop(memory);
+        assert_eq!(api.read(handle, address, MIB, 0, 0), failed(5011));
+        assert_eq!(api.deregister_buffer(address), 0);
+    });
+}
+
+#[test]
+fn a_process_ends_with_transfers_in_flight() {
+    let test = "a_process_ends_with_transfers_in_flight";
+    on_simulator(test, &[], || {
+        let (api, folder) = (load(), on_disk(test));
+        let file = file(&folder.path().join("data"), MIB, 0);
+        let handle = api.register(&file).unwrap().expose_provenance();
+        pause_transfers();
+        std::thread::spawn(move || {
+            let mut bytes = vec![0_u8; MIB];
+            let handle = std::ptr::with_exposed_provenance_mut(handle);
+            api.read(handle, bytes.as_mut_ptr().addr() as u64, MIB, 0, 0)
+        });
+        while report().calls.get("cuFileRead") != Some(&1) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     });
 }
