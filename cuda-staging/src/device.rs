@@ -103,16 +103,30 @@ impl Device {
         Err(Error::Unavailable { reason: format!("no device is GPU-{uuid}: {others}") })
     }
 
-    fn with_attributes(attributes: Attributes, index: u32) -> Result<Self> {
-        let context = Context::retain(cuda::driver()?, &attributes, index)?;
-        let info = DeviceInfo {
+    /// What is known of every CUDA device. None is opened: no context is made.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is no driver; those of the driver.
+    pub fn list() -> Result<Vec<DeviceInfo>> {
+        let driver = cuda::driver()?;
+        let indices = 0..driver.device_count()?;
+        indices.map(|index| Ok(Self::describe(Attributes::read(driver, index)?, index))).collect()
+    }
+
+    fn describe(attributes: Attributes, index: u32) -> DeviceInfo {
+        DeviceInfo {
             kind: DeviceKind::Cuda,
             index: Some(index),
             name: attributes.name,
             uuid: attributes.uuid,
             pci_bus_id: attributes.pci_bus_id,
             total_memory: Some(attributes.total_memory),
-        };
+        }
+    }
+
+    fn with_attributes(attributes: Attributes, index: u32) -> Result<Self> {
+        let context = Context::retain(cuda::driver()?, &attributes, index)?;
+        let info = Self::describe(attributes, index);
         Ok(Self { inner: Arc::new(Inner { info, context: Some(context) }) })
     }
 

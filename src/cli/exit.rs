@@ -24,6 +24,11 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// The exit code of a command that has said by itself that what was asked for is not available here.
+pub(crate) fn unavailable() -> ExitCode {
+    ExitCode::from(UNAVAILABLE)
+}
+
 /// Prints `error` with its causes on standard error and gives its exit code.
 ///
 /// A reader that closed standard output has what it wanted (`gds inspect | head`): no message, success.

@@ -1,5 +1,6 @@
 //! The commands: each file one command, argument handling and printing only.
 
+mod check;
 mod demo;
 mod describe;
 mod exit;
@@ -29,6 +30,7 @@ Results go to standard output, progress and errors to standard error.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Check(check::Arguments),
     Demo(demo::Arguments),
     Inspect(inspect::Arguments),
     Load(load::Arguments),
@@ -39,13 +41,14 @@ enum Command {
 pub(crate) fn run() -> ExitCode {
     // clap prints help and usage errors itself and exits with 0 or 2.
     let result = match CommandLine::parse().command {
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::Inspect(arguments) => inspect::run(&arguments),
-        Command::Load(arguments) => load::run(&arguments),
-        Command::Synth(arguments) => synth::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Inspect(arguments) => inspect::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Load(arguments) => load::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Synth(arguments) => synth::run(&arguments).map(|()| ExitCode::SUCCESS),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => exit::report(&error),
     }
 }

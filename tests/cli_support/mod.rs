@@ -61,7 +61,15 @@ impl Run {
 /// Runs `gds` with these arguments: the words of `line` and then `paths`.
 #[track_caller]
 pub(crate) fn run(line: &str, paths: &[&Path]) -> Run {
-    Run(process::run(gds().args(line.split_whitespace()).args(paths), process::LIMIT))
+    run_with(&[], line, paths)
+}
+
+/// The same, with these variables in its environment.
+#[track_caller]
+pub(crate) fn run_with(settings: &[(&str, &str)], line: &str, paths: &[&Path]) -> Run {
+    let mut command = gds();
+    command.envs(settings.iter().copied()).args(line.split_whitespace()).args(paths);
+    Run(process::run(&mut command, process::LIMIT))
 }
 
 /// The same on the simulated driver, with `settings` in its environment.
