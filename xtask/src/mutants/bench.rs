@@ -76,15 +76,23 @@ impl Bench {
         cargo
     }
 
-    /// Builds the tests of `program`; returns what the compiler said where it does not compile.
+    /// Builds the package and the tests of `program`; returns what the compiler said where that does not compile. The package
+    /// too, because a test may build it itself and fail over what is no test failure.
     fn build(&self, program: &Program) -> Result<Option<String>> {
-        let mut cargo = self.cargo();
-        cargo.args(["test", "--quiet", "--no-run"]).args(program.selection());
-        let output = cargo.output().with_context(|| format!("could not start {cargo:?}"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        // Warnings about what a fault left unused come first.
-        let errors = said.find("\nerror").map_or(&*said, |at| &said[at..]);
-        Ok((!output.status.success()).then(|| errors.trim().to_owned()))
+        let mut package = self.cargo();
+        package.args(["build", "--quiet", "--package", &program.package]);
+        let mut tests = self.cargo();
+        tests.args(["test", "--quiet", "--no-run"]).args(program.selection());
+        for mut cargo in [package, tests] {
+            let output = cargo.output().with_context(|| format!("could not start {cargo:?}"))?;
+            if !output.status.success() {
+                let said = String::from_utf8_lossy(&output.stderr);
+                // Warnings about what a fault left unused come first.
+                let errors = said.find("\nerror").map_or(&*said, |at| &said[at..]);
+                return Ok(Some(errors.trim().to_owned()));
+            }
+        }
+        Ok(None)
     }
 
     /// Runs tests of one program, which is built. Returns what they said, in two forms, and whether they hung.
