@@ -52,6 +52,7 @@ pub struct Loader {
     sizes: Sizes,
     alignment: Option<u64>,
     cold: bool,
+    batches: bool,
     on_progress: Option<OnProgress>,
     cancel: CancelToken,
     after: Option<CallerStream>,
@@ -132,6 +133,13 @@ impl Loader {
     #[must_use]
     pub fn cold(mut self, cold: bool) -> Self {
         self.cold = cold;
+        self
+    }
+
+    /// Keeps reads by GPUDirect Storage in flight by cuFile's batches, one thread for all, instead of one thread for each.
+    #[must_use]
+    pub fn cufile_batches(mut self, batches: bool) -> Self {
+        self.batches = batches;
         self
     }
 

@@ -27,6 +27,17 @@ const GDS_THREADS: usize = 8;
 const LEAST_THREADS: usize = 4;
 const MOST_THREADS: usize = 16;
 
+/// Who keeps reads in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// Threads, each waiting for the kernel.
+    Host,
+    /// Threads, each waiting for one DMA into a window.
+    Threads,
+    /// cuFile's batches, for all windows of a thread at once.
+    Batches,
+}
+
 /// What the caller asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sizes {
@@ -47,10 +58,13 @@ pub(crate) struct Settled {
 }
 
 impl Sizes {
-    /// Fills in what was not said. `memory_limit` is what the cgroup still allows, in bytes; `gds` whether a file is on that
-    /// path.
-    pub(crate) fn settle(self, memory_limit: Option<u64>, cores: usize, gds: bool) -> Result<Settled> {
-        let usual = if gds { GDS_READ_SIZE } else { READ_SIZE };
+    /// Fills in what was not said. `memory_limit` is what the cgroup still allows, in bytes.
+    pub(crate) fn settle(self, memory_limit: Option<u64>, cores: usize, reads: Reads) -> Result<Settled> {
+        let (usual, usual_threads) = match reads {
+            Reads::Host => (READ_SIZE, cores.clamp(LEAST_THREADS, MOST_THREADS)),
+            Reads::Threads => (GDS_READ_SIZE, GDS_THREADS),
+            Reads::Batches => (GDS_READ_SIZE, 1),
+        };
         let budget = memory_limit.map_or(SLOT_MEMORY, |limit| SLOT_MEMORY.min(limit / SHARE_OF_LIMIT));
         let read_size = match (self.read_size, self.slot_size) {
             (Some(size), _) => size,
@@ -78,9 +92,7 @@ impl Sizes {
         if slots == 0 {
             return refuse("slots", "there must be at least one".into());
         }
-        let threads = self
-            .threads
-            .unwrap_or_else(|| if gds { GDS_THREADS } else { cores.clamp(LEAST_THREADS, MOST_THREADS) });
+        let threads = self.threads.unwrap_or(usual_threads);
         if threads == 0 {
             return refuse("threads", "there must be at least one".into());
         }
@@ -113,10 +125,15 @@ mod tests {
 
     #[test]
     fn defaults_keep_within_the_slot_memory() {
-        let settled = Sizes::default().settle(None, 2, false).unwrap();
+        let settled = Sizes::default().settle(None, 2, Reads::Host).unwrap();
         assert_eq!(settled, Settled { threads: 4, slots: 16, slot_size: 4 << 20, read_size: 4 << 20 });
-        for (limit, gds) in [(16 << 20, false), (100 << 20, true), (1 << 30, false), (1 << 30, true)] {
-            let settled = Sizes::default().settle(Some(limit), 64, gds).unwrap();
+        for (limit, reads) in [
+            (16 << 20, Reads::Host),
+            (100 << 20, Reads::Threads),
+            (1 << 30, Reads::Host),
+            (1 << 30, Reads::Batches),
+        ] {
+            let settled = Sizes::default().settle(Some(limit), 64, reads).unwrap();
             assert!(settled.slots as u64 * settled.slot_size <= (limit / SHARE_OF_LIMIT).min(SLOT_MEMORY));
             assert!(settled.slots >= 2);
         }
@@ -124,7 +141,7 @@ mod tests {
 
     #[test]
     fn sizes_that_do_not_fit_together_are_refused_by_name() {
-        let refusal = |sizes: Sizes| sizes.settle(None, 4, false).unwrap_err().to_string();
+        let refusal = |sizes: Sizes| sizes.settle(None, 4, Reads::Host).unwrap_err().to_string();
         assert!(refusal(Sizes { read_size: Some(5000), ..Sizes::default() }).starts_with("read-size"));
         assert!(refusal(Sizes { read_size: Some(0), ..Sizes::default() }).starts_with("read-size"));
         let small_slots = Sizes { read_size: Some(1 << 20), slot_size: Some(4096), ..Sizes::default() };

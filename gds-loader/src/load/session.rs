@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::Loader;
 use super::destination::Space;
-use super::options::Settled;
+use super::options::{Reads, Settled};
 use crate::error::{Error, Result};
 use crate::facts::{self, FileFacts};
 use crate::format::Header;
@@ -157,7 +157,12 @@ impl Session {
     pub(crate) fn run(mut self, job: &Job<'_>, space: Space) -> Result<Loaded> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let gds = self.routes.iter().any(Route::wants_windows);
-        let settled = job.loader.sizes.settle(limits::memory_limit(), cores, gds)?;
+        let in_flight = match (gds, job.loader.batches) {
+            (false, _) => Reads::Host,
+            (true, false) => Reads::Threads,
+            (true, true) => Reads::Batches,
+        };
+        let settled = job.loader.sizes.settle(limits::memory_limit(), cores, in_flight)?;
         let rule = self.rule(job, settled);
         let windows = self.windows(job.device, rule.read_size)?;
         let plan = self.plan(job, rule);
@@ -173,6 +178,7 @@ impl Session {
             ring,
             on_progress: job.loader.on_progress.clone(),
             cancel: job.loader.cancel.clone(),
+            batches: self.cufile.driver().filter(|_| gds && job.loader.batches),
             after: job.loader.after,
         };
         if self.routes.iter().any(Route::reads_in_place)

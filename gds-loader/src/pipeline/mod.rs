@@ -5,6 +5,7 @@
 //! copies lag, and memory is bounded whatever the model. Pieces are dealt from one queue in file order, so that together the
 //! workers read sequentially.
 
+mod batched;
 mod lanes;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use cuda_staging::{Device, FilledSlot, RegionMut, RingOptions, SlotCopy};
 
+use crate::cufile::Driver;
 use crate::error::{Error, Result};
 use crate::plan::{Landing, Piece, Plan, Scatter};
 use crate::policy::Route;
@@ -70,6 +72,8 @@ pub(crate) struct Work<'a> {
     pub(crate) ring: Option<RingOptions>,
     pub(crate) on_progress: Option<OnProgress>,
     pub(crate) cancel: CancelToken,
+    /// The driver whose batches keep window reads in flight; `None` for one thread a read.
+    pub(crate) batches: Option<&'a Driver>,
     /// A stream of the caller's whose pending work must end before the destination is written.
     pub(crate) after: Option<CallerStream>,
 }
@@ -199,17 +203,27 @@ fn worker(work: &Work<'_>, shared: &Shared) -> Tally {
 fn move_pieces(work: &Work<'_>, shared: &Shared, tally: &mut Tally) -> Result<()> {
     let windows = lock(&shared.windows).pop().unwrap_or_default();
     let mut lanes = Lanes::new(work.device, work.ring, work.after, windows);
-    while !work.cancel.is_cancelled()
-        && let Some((piece, parts)) = shared.take(work.plan)
-    {
-        let kind = move_piece(work, piece, parts, &mut lanes, tally)?;
-        tally.paths.add(kind, piece.bytes);
-        let done = shared.placed.fetch_add(piece.bytes, Ordering::Relaxed) + piece.bytes;
-        if let Some(on_progress) = &work.on_progress {
-            on_progress(Progress { bytes_done: done, bytes_total: work.plan.bytes });
+    match work.batches {
+        Some(driver) if lanes.windows() > 0 => batched::move_pieces(work, shared, &mut lanes, driver, tally)?,
+        _ => {
+            while !work.cancel.is_cancelled()
+                && let Some((piece, parts)) = shared.take(work.plan)
+            {
+                let kind = move_piece(work, piece, parts, &mut lanes, tally)?;
+                count(work, shared, tally, kind, piece.bytes);
+            }
         }
     }
     lanes.finish(tally)
+}
+
+/// Counts a piece that was read and handed to the device.
+fn count(work: &Work<'_>, shared: &Shared, tally: &mut Tally, kind: PathKind, bytes: u64) {
+    tally.paths.add(kind, bytes);
+    let done = shared.placed.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    if let Some(on_progress) = &work.on_progress {
+        on_progress(Progress { bytes_done: done, bytes_total: work.plan.bytes });
+    }
 }
 
 /// Where a piece's bytes are once they are read.
@@ -231,57 +245,79 @@ fn move_piece(
     tally: &mut Tally,
 ) -> Result<PathKind> {
     let route = &work.routes[piece.file as usize];
-    let stretches = work.plan.scatter_of(piece);
-    let (kind, landed) = route.attempt(piece.extent.start, |transport| match (transport, piece.landing) {
+    let step = |transport: &Transport| read_piece(work, piece, transport, &mut parts, lanes, tally);
+    let (kind, landed) = route.attempt(piece.extent.start, step)?;
+    launch(work, piece, parts, landed, lanes, tally)?;
+    Ok(kind)
+}
+
+/// Reads a piece by one path, to wherever that path and the piece want its bytes to land.
+fn read_piece(
+    work: &Work<'_>,
+    piece: &Piece,
+    transport: &Transport,
+    parts: &mut [RegionMut],
+    lanes: &mut Lanes<'_>,
+    tally: &mut Tally,
+) -> Result<Result<Landed, ReadFailure>> {
+    let (extent, len) = (piece.extent.clone(), work.routes[piece.file as usize].len());
+    match (transport, piece.landing) {
         (Transport::Host(reads), Landing::Straight) => {
             let Some(into) = parts.first_mut().and_then(RegionMut::host_bytes_mut) else {
                 return Err(Error::Worker {
                     reason: "a straight piece's destination is not host memory".into(),
                 });
             };
-            let start = Instant::now();
-            let read = read_extent(reads.as_ref(), into, piece.extent.clone(), route.len());
-            tally.reads.push((start, Instant::now()));
-            let Ok(arrived) = read else { return Ok(read.map(|_| Landed::InPlace)) };
-            check_arrived(piece, piece.bytes, arrived)?;
-            Ok(Ok(Landed::InPlace))
-        }
-        (Transport::Host(reads), Landing::Slot | Landing::Gathered) => {
-            fill_slot(work, piece, lanes, tally, |into| {
-                read_extent(reads.as_ref(), into, piece.extent.clone(), route.len())
-            })
-        }
-        (Transport::Device(gds), Landing::Gathered) if gds.landing() == DeviceLanding::Straight => {
-            fill_slot(work, piece, lanes, tally, |into| gds.read_host(into, piece.extent.clone()))
-        }
-        (Transport::Device(gds), _) if gds.landing() == DeviceLanding::Straight => {
-            let start = Instant::now();
-            let read = stretches
-                .iter()
-                .zip(&mut parts)
-                .try_for_each(|(stretch, part)| gds.read_straight(part, piece.extent.start + stretch.offset));
-            tally.reads.push((start, Instant::now()));
-            Ok(read.map(|()| Landed::InPlace))
-        }
-        (Transport::Device(gds), _) => {
-            let mut window = lanes.window()?;
-            let start = Instant::now();
-            let read = gds.read_window(&mut window, piece.extent.clone());
-            tally.reads.push((start, Instant::now()));
-            match read {
-                Ok(arrived) => {
-                    check_arrived(piece, reach(stretches), arrived)?;
-                    Ok(Ok(Landed::Window(window)))
-                }
-                Err(failure) => {
-                    lanes.put_back(window);
-                    Ok(Err(failure))
-                }
+            match timed(tally, || read_extent(reads.as_ref(), into, extent, len)) {
+                Ok(arrived) => check_arrived(piece, piece.bytes, arrived).map(|()| Ok(Landed::InPlace)),
+                Err(failure) => Ok(Err(failure)),
             }
         }
-    })?;
+        (Transport::Host(reads), Landing::Slot | Landing::Gathered) => {
+            fill_slot(work, piece, lanes, tally, |into| read_extent(reads.as_ref(), into, extent, len))
+        }
+        (Transport::Device(gds), landing) => match (gds.landing(), landing) {
+            (DeviceLanding::Straight, Landing::Gathered) => {
+                fill_slot(work, piece, lanes, tally, |into| gds.read_host(into, extent))
+            }
+            (DeviceLanding::Straight, Landing::Slot | Landing::Straight) => {
+                let mut places = work.plan.scatter_of(piece).iter().zip(parts);
+                let read = timed(tally, || {
+                    places.try_for_each(|(stretch, part)| {
+                        gds.read_straight(part, extent.start + stretch.offset)
+                    })
+                });
+                Ok(read.map(|()| Landed::InPlace))
+            }
+            (DeviceLanding::Window, _) => {
+                let mut window = lanes.window()?;
+                match timed(tally, || gds.read_window(&mut window, extent)) {
+                    Ok(arrived) => {
+                        check_arrived(piece, reach(work.plan.scatter_of(piece)), arrived)?;
+                        Ok(Ok(Landed::Window(window)))
+                    }
+                    Err(failure) => {
+                        lanes.put_back(window);
+                        Ok(Err(failure))
+                    }
+                }
+            }
+        },
+    }
+}
+
+/// Launches the copies that scatter a piece from where it landed.
+fn launch(
+    work: &Work<'_>,
+    piece: &Piece,
+    parts: Vec<RegionMut>,
+    landed: Landed,
+    lanes: &mut Lanes<'_>,
+    tally: &mut Tally,
+) -> Result<()> {
+    let stretches = work.plan.scatter_of(piece);
     match landed {
-        Landed::InPlace => {}
+        Landed::InPlace => Ok(()),
         Landed::Slot(mut filled) => {
             let copies = if piece.landing == Landing::Gathered {
                 let slot_offset = gather(work.plan, piece, &mut filled);
@@ -289,17 +325,24 @@ fn move_piece(
             } else {
                 scatter(stretches, parts)
             };
-            lanes.ring(tally)?.launch(filled, copies)?;
+            Ok(lanes.ring(tally)?.launch(filled, copies)?)
         }
         Landed::Window(window) => {
             let parts = match piece.landing {
                 Landing::Gathered => cut_span(work.plan, piece, parts)?,
                 Landing::Slot | Landing::Straight => parts,
             };
-            lanes.launch_window(window, scatter(stretches, parts))?;
+            lanes.launch_window(window, scatter(stretches, parts))
         }
     }
-    Ok(kind)
+}
+
+/// Does a read, and notes when it was in flight.
+fn timed<T>(tally: &mut Tally, read: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let outcome = read();
+    tally.reads.push((start, Instant::now()));
+    outcome
 }
 
 /// Reads a piece's extent into a pinned slot.
@@ -310,18 +353,14 @@ fn fill_slot(
     tally: &mut Tally,
     read: impl FnOnce(&mut [u8]) -> Result<u64, ReadFailure>,
 ) -> Result<Result<Landed, ReadFailure>> {
-    let ring = lanes.ring(tally)?;
-    let slot = ring.take()?;
-    let start = Instant::now();
-    let filled = slot.fill(|into| read(into).map(|count| count as usize));
-    tally.reads.push((start, Instant::now()));
-    match filled {
+    let slot = lanes.ring(tally)?.take()?;
+    match timed(tally, || slot.fill(|into| read(into).map(|count| count as usize))) {
         Ok(filled) => {
             check_arrived(piece, reach(work.plan.scatter_of(piece)), filled.bytes().len() as u64)?;
             Ok(Ok(Landed::Slot(filled)))
         }
         Err((slot, failure)) => {
-            ring.put_back(slot);
+            lanes.ring(tally)?.put_back(slot);
             Ok(Err(failure))
         }
     }

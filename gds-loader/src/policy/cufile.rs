@@ -177,14 +177,26 @@ impl Proof {
 }
 
 fn judge(before: &Level3, after: &Level3) -> Verdict {
-    let bounced = after.posix_reads().saturating_sub(before.posix_reads());
+    let rise = |count: fn(&Level3) -> u64| count(after).saturating_sub(count(before));
+    let bounced = rise(bounced);
     if bounced > 0 {
         return Verdict::Bounced(bounced);
     }
-    if after.direct_reads() > before.direct_reads() {
+    if rise(straight) > 0 {
         return Verdict::Verified;
     }
     Verdict::Unverified("cuFile counted no read at all".into())
+}
+
+/// Reads served by the host. What batches do is counted apart, and for no GPU.
+fn bounced(level3: &Level3) -> u64 {
+    level3.posix_reads() + level3.level2.level1.batch.posix_enqueued.ok
+}
+
+/// Reads that went straight.
+fn straight(level3: &Level3) -> u64 {
+    let batch = &level3.level2.level1.batch;
+    level3.direct_reads() + batch.nvfs_submit.ok + batch.p2p_submit.ok
 }
 
 #[cfg(test)]
@@ -202,5 +214,17 @@ mod tests {
         assert_eq!(judge(&counted(3, 10), &counted(3, 20)), Verdict::Verified);
         assert_eq!(judge(&counted(3, 10), &counted(4, 20)), Verdict::Bounced(1));
         assert!(matches!(judge(&counted(3, 10), &counted(3, 10)), Verdict::Unverified(_)));
+    }
+
+    #[test]
+    fn batches_are_counted_too() {
+        let batched = |posix: u64, nvfs: u64| {
+            let mut level3 = counted(0, 0);
+            let batch = &mut level3.level2.level1.batch;
+            (batch.posix_enqueued.ok, batch.nvfs_submit.ok) = (posix, nvfs);
+            level3
+        };
+        assert_eq!(judge(&batched(0, 1), &batched(0, 2)), Verdict::Verified);
+        assert_eq!(judge(&batched(0, 1), &batched(1, 2)), Verdict::Bounced(1));
     }
 }

@@ -109,7 +109,22 @@ impl Route {
         offset: u64,
         mut step: impl FnMut(&Transport) -> Result<Result<T, ReadFailure>>,
     ) -> Result<(PathKind, T)> {
-        let mut transport = self.transport();
+        let transport = self.transport();
+        match step(&transport)? {
+            Ok(done) => Ok((transport.kind(), done)),
+            Err(failure) => self.attempt_after(&transport, failure, offset, step),
+        }
+    }
+
+    /// The same, for an extent that `failed` could not read.
+    pub(crate) fn attempt_after<T>(
+        &self,
+        failed: &Transport,
+        failure: ReadFailure,
+        offset: u64,
+        mut step: impl FnMut(&Transport) -> Result<Result<T, ReadFailure>>,
+    ) -> Result<(PathKind, T)> {
+        let mut transport = self.next(failed, offset, failure)?;
         loop {
             match step(&transport)? {
                 Ok(done) => return Ok((transport.kind(), done)),

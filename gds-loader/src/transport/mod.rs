@@ -7,6 +7,7 @@
 mod buffered;
 mod direct;
 mod gds;
+mod gds_batch;
 mod mmap;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 pub(crate) use buffered::Buffered;
 pub(crate) use direct::Direct;
 pub(crate) use gds::{Gds, Landing};
+pub(crate) use gds_batch::{Ended, GdsBatch};
 pub(crate) use mmap::Mapped;
 
 pub(crate) use crate::cufile::RegisteredBuffer;
@@ -287,6 +289,11 @@ mod tests {
         let file = scripted(1000, 512, vec![]);
         let failure = read_extent(&file, &mut vec![0; 2048], 0..2048, 2000).unwrap_err();
         assert_eq!((failure.offset, failure.got, failure.expected), (512, 512, 2000));
+        assert!(failure.source.is_none());
+        // With no alignment to keep, the end shows as a count of 0.
+        let file = scripted(1000, 1, vec![]);
+        let failure = read_extent(&file, &mut vec![0; 2048], 0..2048, 2000).unwrap_err();
+        assert_eq!((failure.offset, failure.got, failure.expected), (1000, 1000, 2000));
         assert!(failure.source.is_none());
     }
 
