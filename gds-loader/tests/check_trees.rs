@@ -25,6 +25,7 @@ fn probes(gpus: &[(&str, &str)], path: &str, file_system: FileSystem) -> Probes 
         index: index as u32,
         name: (*name).into(),
         pci_address: Some((*address).into()),
+        bar1_bytes: None,
     });
     let facts = FileFacts {
         len: 5 << 30,
@@ -379,6 +380,10 @@ fn what_does_not_answer_is_said_to() {
     let checkup = examine_tree(&root, &probes);
     sound(&checkup);
     assert_eq!(checkup.verdict.blocking, ["gpu.libcuda", "cufile.library", "storage.path"]);
+    // A path may hold anything, and must not steer the terminal.
+    probes.path.as_mut().unwrap().given = "/raid/\u{1b}[2J\nx".into();
+    let page = examine_tree(&root, &probes).to_string();
+    assert!(!page.contains('\u{1b}') && page.contains("/raid/\\u{1b}[2J\\nx"), "{page}");
     // The GPUs are still known from the bus.
     assert_eq!(checkup.gpus.len(), 8);
 

@@ -1,5 +1,7 @@
 //! `gds check`: the doctor.
 
+use std::borrow::Cow;
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -38,8 +40,40 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     } else if arguments.suggest_config {
         out.line(checkup.suggested_config.trim_end())?;
     } else {
-        out.line(checkup.to_string().trim_end())?;
+        for line in checkup.to_string().lines() {
+            out.line(coloured(line, in_colour()))?;
+        }
     }
     out.finish()?;
     Ok(if checkup.verdict.gds || arguments.suggest_config { ExitCode::SUCCESS } else { exit::unavailable() })
+}
+
+/// Whether standard output shows colours, and they are wanted.
+fn in_colour() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A line of the page with the mark of a bad finding in its colour.
+fn coloured(line: &str, in_colour: bool) -> Cow<'_, str> {
+    const MARKS: [(&str, &str); 3] = [("  FAIL ", "31;1"), ("  warn ", "33"), ("  ok ", "32")];
+    let mark = MARKS
+        .iter()
+        .filter(|_| in_colour)
+        .find_map(|(mark, colour)| Some((mark, colour, line.strip_prefix(mark)?)));
+    match mark {
+        Some((mark, colour, rest)) => Cow::Owned(format!("\u{1b}[{colour}m{mark}\u{1b}[0m{rest}")),
+        None => Cow::Borrowed(line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_marks_are_coloured_and_only_for_who_sees_colours() {
+        assert_eq!(coloured("  FAIL   no GPU", true), "\u{1b}[31;1m  FAIL \u{1b}[0m  no GPU");
+        assert_eq!(coloured("  FAIL   no GPU", false), "  FAIL   no GPU");
+        assert_eq!(coloured("Machine", true), "Machine");
+    }
 }

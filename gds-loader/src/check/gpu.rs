@@ -21,7 +21,7 @@ pub struct Gpu {
     pub name: String,
     /// Its address on the PCI bus.
     pub pci_address: Option<String>,
-    /// Bytes of its BAR1, the window through which drives reach its memory; None where the kernel does not say.
+    /// Bytes of its BAR1, the window through which drives reach its memory; None where neither kernel nor cuFile says.
     pub bar1_bytes: Option<u64>,
     /// The NUMA node nearest to it.
     pub numa_node: Option<u32>,
@@ -38,8 +38,8 @@ pub(super) fn gather(root: &Root, cuda: &Cuda, on_bus: &[PciDevice]) -> Vec<Gpu>
         .collect();
     let of_cuda = shown.iter().map(|(device, address)| {
         let on_bus = on_bus.iter().find(|gpu| address.as_deref() == Some(&gpu.address));
-        let name = device.name.clone();
-        describe(root, Some(device.index), name, address.clone(), on_bus)
+        let gpu = describe(root, Some(device.index), device.name.clone(), address.clone(), on_bus);
+        Gpu { bar1_bytes: gpu.bar1_bytes.or(device.bar1_bytes), ..gpu }
     });
     let hidden = on_bus
         .iter()
@@ -194,7 +194,7 @@ fn window(gpus: &[Gpu]) -> Option<Finding> {
             .why("drives write GPU memory through it, and the gds path needs 16 MiB of it at the least")
             .advice("enable \"Above 4G decoding\" and resizable BARs in the firmware")
     } else if bytes < SMALL_WINDOW {
-        Finding::warning(ID, format!("the BAR1 of {which} is {}, less than its memory", size(bytes)))
+        Finding::warning(ID, format!("the BAR1 of {which} is only {}", size(bytes)))
             .why("all processes on the GPU share it for what they register; registration then fails with 5016")
             .advice("enable resizable BARs in the firmware, or run fewer loads at once; gds shrinks its window itself")
     } else {

@@ -73,6 +73,7 @@ fn cuda() -> Cuda {
                         index: device.index?,
                         name: device.name,
                         pci_address: device.pci_bus_id,
+                        bar1_bytes: None,
                     })
                 })
                 .collect(),

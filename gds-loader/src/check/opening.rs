@@ -20,6 +20,15 @@ const READ: u64 = 1 << 20;
 /// Reads that are no multiple of this go through host memory in part.
 const ALIGNMENT: u64 = 4096;
 
+/// What cuFile answered.
+#[derive(Default)]
+struct Answer {
+    opening: Opening,
+    trial: Trial,
+    /// Bytes of BAR1 of the GPUs of these indices.
+    windows: Vec<(u32, u64)>,
+}
+
 /// Opens cuFile, if that can be done, and reads the beginning of the path's file, if there is one.
 pub(super) fn ask_cufile(probes: &mut Probes, start: Instant, deadline: Instant) {
     if let Some(reason) = not_possible(probes) {
@@ -27,13 +36,20 @@ pub(super) fn ask_cufile(probes: &mut Probes, start: Instant, deadline: Instant)
         return;
     }
     let file = probes.path.as_ref().and_then(file);
+    let gpus: Vec<u32> = probes.cuda.devices().iter().map(|device| device.index).collect();
     let counts_reads = has_statistics(&probes.library);
-    let (opening, trial) = ask(move || open(file.as_deref(), counts_reads))
-        .by(deadline)
-        .unwrap_or_else(|| (Opening::Silent(deadline.duration_since(start)), Trial::NotTried));
-    probes.opening = opening;
+    let answer = ask(move || open(file.as_deref(), &gpus, counts_reads));
+    let answer = answer.by(deadline).unwrap_or_else(|| Answer {
+        opening: Opening::Silent(deadline.duration_since(start)),
+        ..Answer::default()
+    });
+    probes.opening = answer.opening;
+    for device in probes.cuda.devices_mut() {
+        let window = answer.windows.iter().find(|(index, _)| *index == device.index);
+        device.bar1_bytes = window.map(|(_, bytes)| *bytes);
+    }
     if let Some(PathProbe { answer: Ok(facts), .. }) = &mut probes.path {
-        facts.trial = trial;
+        facts.trial = answer.trial;
     }
 }
 
@@ -58,18 +74,26 @@ fn not_possible(probes: &Probes) -> Option<&'static str> {
     std::fs::File::open("/proc/modules").err().map(|_| "without /proc/modules libcufile never returns")
 }
 
-fn open(file: Option<&Path>, counts_reads: bool) -> (Opening, Trial) {
+fn open(file: Option<&Path>, gpus: &[u32], counts_reads: bool) -> Answer {
     // Reads are counted by their way only where that was asked for before opening.
     let settings = match counts_reads {
         true => DriverSettings::new().size(SizeParameter::ProfileStats, 3),
         false => DriverSettings::new(),
     };
-    match settings.open(Mode::Direct) {
-        Ok(driver) => (Opening::Opened, file.map_or(Trial::NotTried, |file| trial(&driver, file))),
-        Err(CuFileError::TimedOut { limit, .. }) => (Opening::Silent(limit), Trial::NotTried),
-        Err(CuFileError::Unavailable { reason, .. }) => (Opening::Refused(reason), Trial::NotTried),
-        Err(error) => (Opening::Refused(error.to_string()), Trial::NotTried),
-    }
+    let opening = match settings.open(Mode::Direct) {
+        Ok(driver) => {
+            let window = |&gpu| Some((gpu, driver.bar_size_kib(gpu).ok()?? as u64 * 1024));
+            return Answer {
+                opening: Opening::Opened,
+                windows: gpus.iter().filter_map(window).collect(),
+                trial: file.map_or(Trial::NotTried, |file| trial(&driver, file)),
+            };
+        }
+        Err(CuFileError::TimedOut { limit, .. }) => Opening::Silent(limit),
+        Err(CuFileError::Unavailable { reason, .. }) => Opening::Refused(reason),
+        Err(error) => Opening::Refused(error.to_string()),
+    };
+    Answer { opening, ..Answer::default() }
 }
 
 fn trial(driver: &Driver, path: &Path) -> Trial {

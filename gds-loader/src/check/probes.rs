@@ -58,6 +58,13 @@ impl Cuda {
             _ => &[],
         }
     }
+
+    pub(super) fn devices_mut(&mut self) -> &mut [CudaDevice] {
+        match self {
+            Self::Devices(devices) => devices,
+            _ => &mut [],
+        }
+    }
 }
 
 /// A device as CUDA shows it.
@@ -69,6 +76,8 @@ pub struct CudaDevice {
     pub name: String,
     /// Its address on the PCI bus, where it has one.
     pub pci_address: Option<String>,
+    /// Bytes of its BAR1 as cuFile gives them, where it was asked.
+    pub bar1_bytes: Option<u64>,
 }
 
 /// What became of loading libcufile.
