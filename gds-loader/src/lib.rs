@@ -7,7 +7,9 @@
 //! - [`Loader`], [`Model`]: the public doors.
 //! - `pipeline`: moves pieces through slots; knows no path by name.
 //! - `policy`: which path a file takes and which takes over; the one place that knows them all.
-//! - `transport`: one file per path: `buffered`, `direct`, `mmap`.
+//! - `transport`: one file per path: `buffered`, `direct`, `mmap`, `gds`.
+//! - [`check`]: the doctor: what GPUDirect Storage needs on a machine and what is missing.
+//! - [`cufile`]: NVIDIA's cuFile, safe, usable without the loader.
 //! - [`plan`]: where each tensor lands and what is read for it: pure. [`source`]: what a path means.
 //! - [`format`](mod@format): headers, indexes, dtypes. [`facts`]: what file and machine are. Reports.
 #![warn(missing_docs)]
@@ -34,5 +36,5 @@ pub use load::{Destination, Loader};
 pub use model::{Model, Tensor};
 pub use pipeline::{CancelToken, Progress};
 pub use policy::Backend;
-pub use report::{CacheReport, DeviceReport, Fallback, LoadReport, PathBytes, Stages};
-pub use transport::PathKind;
+pub use report::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, Stages};
+pub use transport::{PathKind, ReadCause};

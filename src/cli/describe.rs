@@ -1,6 +1,6 @@
 //! A load's report in words: what `load` and `demo` have to say alike.
 
-use gds_loader::{CacheReport, DeviceReport, Fallback, LoadReport, PathKind};
+use gds_loader::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathKind};
 
 use super::sizes;
 
@@ -32,6 +32,20 @@ pub(crate) fn paths(report: &LoadReport) -> String {
                 several.iter().map(|(kind, bytes)| format!("{kind} {}", sizes::bytes(*bytes))).collect();
             parts.join(", ")
         }
+    }
+}
+
+/// What became of GPUDirect Storage.
+pub(crate) fn gds(report: &GdsReport) -> String {
+    let reason = report.reason.as_deref().unwrap_or("no reason was given");
+    let window = sizes::bytes(report.window_bytes);
+    match report.proof {
+        Some(GdsProof::Verified) => {
+            format!("verified by cuFile's statistics: no read was served by the host; window {window}")
+        }
+        Some(GdsProof::Bounced) => format!("bounced: {reason}"),
+        Some(_) => format!("unverified: {reason}"),
+        None => format!("did not serve: {reason}"),
     }
 }
 

@@ -187,6 +187,7 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>, cold: bool
     if report.peak_pinned_bytes > 0 {
         rows.push(("Pinned memory", sizes::bytes(report.peak_pinned_bytes)));
     }
+    rows.extend(report.gds.iter().map(|gds| ("GPUDirect", describe::gds(gds))));
     rows.extend(describe::fallbacks(&report.fallbacks).into_iter().map(|line| ("Fallback", line)));
     out.table(&facts(rows))?;
     if let Some(digests) = &report.digests {

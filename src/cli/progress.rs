@@ -21,6 +21,17 @@ pub(crate) enum ProgressMode {
     Never,
 }
 
+impl ProgressMode {
+    /// Its name on the command line.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+}
+
 /// The progress of one job over a known number of bytes. Shared by reference between the threads that do it; erased when dropped.
 #[derive(Debug)]
 pub(crate) struct Progress {

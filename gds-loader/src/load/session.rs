@@ -19,7 +19,7 @@ use crate::pipeline::{self, Tally, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
 use crate::policy::{Backend, CuFilePaths, Proof, Route, Verdict, windows};
 use crate::report::{
-    CacheReport, DeviceReport, GdsReport, Intervals, LoadReport, Stages, gb_per_s, share_of,
+    CacheReport, DeviceReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, gb_per_s, share_of,
 };
 use crate::source::{Shard, Source, TensorRef};
 use crate::transport::{PathKind, RegisteredBuffer};
@@ -240,8 +240,8 @@ impl Session {
             return Ok(self.cufile.refusal().and_then(|reason| report(None, Some(reason.to_owned()))));
         };
         Ok(match proof.verdict() {
-            Verdict::Verified => report(Some("verified"), None),
-            Verdict::Unverified(reason) => report(Some("unverified"), Some(reason)),
+            Verdict::Verified => report(Some(GdsProof::Verified), None),
+            Verdict::Unverified(reason) => report(Some(GdsProof::Unverified), Some(reason)),
             Verdict::Bounced(reads) => {
                 let reason = format!(
                     "cuFile's statistics say that {reads} of its reads were served by the host, although compatibility mode \
@@ -251,7 +251,7 @@ impl Session {
                     return Err(Error::Unavailable { path: self.path.clone(), by: PathKind::Gds, reason });
                 }
                 tally.paths.reassign(PathKind::Gds, PathKind::GdsCompat);
-                report(Some("bounced"), Some(reason))
+                report(Some(GdsProof::Bounced), Some(reason))
             }
         })
     }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cuda_staging::{Device, DeviceKind};
-use serde::{Serialize, Serializer};
+use cuda_staging::Device;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::facts::Residency;
 use crate::transport::PathKind;
@@ -15,7 +15,7 @@ use crate::transport::PathKind;
 pub(crate) use intervals::Intervals;
 
 /// What a load did and how long it took.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LoadReport {
     /// The PATH as given. In JSON, bytes that are not UTF-8 become U+FFFD.
@@ -44,21 +44,21 @@ pub struct LoadReport {
     /// Host memory pinned for slots, in bytes, at its highest.
     pub peak_pinned_bytes: u64,
     /// What became of GPUDirect Storage; absent where it was not considered.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gds: Option<GdsReport>,
     /// Tensors of the files that the index gives to another shard, or to none.
     pub tensors_not_indexed: usize,
     /// SHA-256 of every tensor's bytes as read back from the device, in hex; absent where not asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<BTreeMap<String, String>>,
 }
 
 /// The device of a load.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeviceReport {
     /// `cpu` or `cuda`.
-    pub kind: &'static str,
+    pub kind: String,
     /// The CUDA ordinal; `null` for the CPU.
     pub index: Option<u32>,
     /// The driver's name for it.
@@ -68,26 +68,33 @@ pub struct DeviceReport {
 impl DeviceReport {
     pub(crate) fn of(device: &Device) -> Self {
         let info = device.info();
-        let kind = match info.kind {
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::Cuda => "cuda",
-        };
-        Self { kind, index: info.index, name: info.name.clone() }
+        Self { kind: info.kind.as_str().to_owned(), index: info.index, name: info.name.clone() }
     }
 }
 
 /// What became of GPUDirect Storage in a load.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GdsReport {
-    /// What cuFile's own statistics say of the bytes that went by `gds`: `verified` where no read was served by the host;
-    /// `bounced` where some were, and the bytes are counted as `gds-compat`; `unverified` where the statistics say nothing;
-    /// `null` where no byte went that way.
-    pub proof: Option<&'static str>,
+    /// What cuFile's own statistics say of the bytes that went by `gds`; `null` where no byte went that way.
+    pub proof: Option<GdsProof>,
     /// Why it is not verified, or why GPUDirect Storage did not serve at all.
     pub reason: Option<String>,
     /// Device memory registered for window slots, in bytes.
     pub window_bytes: u64,
+}
+
+/// What cuFile's own statistics say of a load by `gds`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum GdsProof {
+    /// No read was served by the host.
+    Verified,
+    /// Some were, and the bytes are counted as `gds-compat`.
+    Bounced,
+    /// They say nothing.
+    Unverified,
 }
 
 /// Bytes by path.
@@ -126,8 +133,18 @@ impl Serialize for PathBytes {
     }
 }
 
+impl<'de> Deserialize<'de> for PathBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut bytes = Self::default();
+        BTreeMap::<PathKind, u64>::deserialize(deserializer)?
+            .into_iter()
+            .for_each(|(kind, count)| bytes.add(kind, count));
+        Ok(bytes)
+    }
+}
+
 /// One change of path.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Fallback {
     /// The file. In JSON, bytes that are not UTF-8 become U+FFFD.
@@ -150,7 +167,7 @@ impl Fallback {
 }
 
 /// Where the time of a load went, in seconds. Reading and copying overlap, so the stages do not add up.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stages {
     /// Opening files and parsing headers.
@@ -170,7 +187,7 @@ pub struct Stages {
 }
 
 /// Shares of the files' pages in the page cache, 0.0 to 1.0; `null` where the kernel does not say.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CacheReport {
     /// Before the load.

@@ -29,7 +29,7 @@ pub(crate) use crate::cufile::RegisteredBuffer;
 use crate::cufile::CuFileError;
 
 /// A way from storage to memory, as reports name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathKind {
     /// GPUDirect Storage, proven by cuFile's own statistics.

@@ -1,6 +1,6 @@
 //! The tour for people: where the checkpoint stood, the loads beside each other, what this machine lacks.
 
-use super::{Load, Tour, Unavailable};
+use super::{Asked, Load, Tour, Unavailable};
 use crate::cli::describe::{self, CacheState};
 use crate::cli::output::{Align, Output, facts, table};
 use crate::cli::sizes;
@@ -73,10 +73,10 @@ pub(super) fn print(out: &mut Output, tour: &Tour) -> anyhow::Result<()> {
 fn notes(load: &Load) -> String {
     let mut notes = describe::fallbacks(&load.report.fallbacks);
     let state = CacheState::before(&load.report.cache);
-    if load.asked_cold && state != CacheState::Cold {
+    if load.asked == Asked::Cold && state != CacheState::Cold {
         notes.push("could not be made cold".into());
     }
-    if !load.asked_cold && state != CacheState::Warm {
+    if load.asked == Asked::Warm && state != CacheState::Warm {
         notes.push("could not be made warm".into());
     }
     notes.join("; ")

@@ -1,5 +1,6 @@
 //! `gds demo`: the tour. Makes a checkpoint, loads it by every path this machine has, verifies every byte, compares.
 
+mod child;
 mod comparison;
 mod folder;
 mod verify;
@@ -13,8 +14,9 @@ use anyhow::Context;
 use clap::Args;
 use cuda_staging::Device;
 use gds_loader::format::Dtype;
+use gds_loader::source::Source;
 use gds_loader::{Backend, LoadReport, Loader, PathKind};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::describe::CacheState;
 use super::exit::Usage;
@@ -22,7 +24,6 @@ use super::output::{Output, path_as_text};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
 use crate::synthetic::{self, Layout, Recipe};
-use folder::Place;
 
 /// Make a checkpoint, load it by every path this machine has, verify every byte, compare
 ///
@@ -43,12 +44,18 @@ pub(crate) struct Arguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Load the checkpoint in this folder by one path only, for the demo that made it
+    #[arg(long, hide = true, requires = "by")]
+    checkpoint: Option<PathBuf>,
+    /// That path
+    #[arg(long, hide = true, requires = "checkpoint")]
+    by: Option<Backend>,
 }
 
 const JSON: &str = "\
 JSON fields:
   checkpoint, storage, files, tensors, bytes,
-  loads [{backend, cache, verified, report}]: report has the fields of `gds load --json`,
+  loads [{backend, asked, cache, verified, report}]: report has the fields of `gds load --json`,
   unavailable [{what [paths or devices], reason}]";
 
 /// What the checkpoint is made of. The seed could be any.
@@ -69,6 +76,27 @@ struct Tour {
 }
 
 impl Tour {
+    /// Tries every path that needs no process of its own, onto one device.
+    fn load_onto(
+        &mut self,
+        device: &Device,
+        layout: &Layout,
+        checkpoint: &Path,
+        progress: ProgressMode,
+    ) -> anyhow::Result<()> {
+        for kind in PathKind::ALL.into_iter().filter(|kind| !CUFILE.contains(kind)) {
+            self.add(Stand { layout, checkpoint, device, kind, progress }.load_cold_and_warm()?);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, tried: Tried) {
+        self.loads.extend(tried.loads);
+        for Unavailable { what, reason } in tried.unavailable {
+            what.into_iter().for_each(|what| self.note_unavailable(what, reason.clone()));
+        }
+    }
+
     /// What has no path on one device has none on the next, and two paths may lack the same thing: each reason is given once.
     fn note_unavailable(&mut self, what: String, reason: String) {
         match self.unavailable.iter_mut().find(|known| known.reason == reason) {
@@ -80,18 +108,28 @@ impl Tour {
 }
 
 /// One load, verified: a load with a wrong byte ends the demo with an error.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Load {
     backend: PathKind,
+    /// What the page cache was to be.
+    asked: Asked,
     /// `cold` or `warm` as measured, else the share that was in the page cache.
     cache: String,
     verified: bool,
     report: LoadReport,
-    #[serde(skip)]
-    asked_cold: bool,
 }
 
-#[derive(Serialize)]
+/// What the page cache is to hold of the files when a load begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Asked {
+    /// Nothing.
+    Cold,
+    /// All of them.
+    Warm,
+}
+
+#[derive(Serialize, Deserialize)]
 struct Unavailable {
     /// Paths or devices.
     what: Vec<String>,
@@ -101,6 +139,9 @@ struct Unavailable {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let recipe = Recipe { bytes: arguments.size, dtype: Dtype::BF16, seed: SEED, shards: SHARDS };
     let layout = Layout::new(recipe).map_err(|error| Usage(format!("{error:#}")))?;
+    if let (Some(checkpoint), Some(Backend::Only(kind))) = (&arguments.checkpoint, arguments.by) {
+        return child::run(&layout, checkpoint, kind, arguments.progress);
+    }
     let place = folder::choose(arguments.dir.as_deref(), layout.file_bytes())?;
     let progress = Progress::start(arguments.progress, "writing the checkpoint", layout.file_bytes());
     let files = synthetic::write(&layout, place.path(), false, &|bytes| progress.advance(bytes))?;
@@ -115,22 +156,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         loads: Vec::new(),
         unavailable: Vec::new(),
     };
-    let mut devices = vec![Device::cpu()];
+    tour.load_onto(&Device::cpu(), &layout, place.path(), arguments.progress)?;
     match gpu(layout.bytes()) {
-        Ok(device) => devices.push(device),
-        Err(reason) => tour.note_unavailable("cuda".into(), reason),
-    }
-    for device in &devices {
-        for kind in PathKind::ALL {
-            Stand {
-                layout: &layout,
-                place: &place,
-                files: &files,
-                device,
-                kind,
-                progress: arguments.progress,
+        Ok(device) => {
+            tour.load_onto(&device, &layout, place.path(), arguments.progress)?;
+            drop(device);
+            for kind in CUFILE {
+                tour.add(child::spawn(arguments.size, place.path(), kind, arguments.progress)?);
             }
-            .load_cold_and_warm(&mut tour)?;
+        }
+        Err(reason) => {
+            for what in ["cuda", PathKind::Gds.as_str(), PathKind::GdsCompat.as_str()] {
+                tour.note_unavailable(what.into(), reason.clone());
+            }
         }
     }
 
@@ -144,6 +182,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     out.finish()
 }
+
+/// The paths whose library has one mode for a whole process: each is loaded by in a process of its own.
+const CUFILE: [PathKind; 2] = [PathKind::Gds, PathKind::GdsCompat];
 
 /// The first GPU, or why none can take `bytes`.
 fn gpu(bytes: u64) -> Result<Device, String> {
@@ -163,75 +204,73 @@ fn gpu(bytes: u64) -> Result<Device, String> {
 /// One path and device to try.
 struct Stand<'a> {
     layout: &'a Layout,
-    place: &'a Place,
-    files: &'a [PathBuf],
+    checkpoint: &'a Path,
     device: &'a Device,
     kind: PathKind,
     progress: ProgressMode,
 }
 
+/// What trying one path gave: loads, or why there are none.
+#[derive(Default, Serialize, Deserialize)]
+struct Tried {
+    loads: Vec<Load>,
+    unavailable: Vec<Unavailable>,
+}
+
 impl Stand<'_> {
-    /// Both loads, or why there are none.
-    fn load_cold_and_warm(&self, tour: &mut Tour) -> anyhow::Result<()> {
-        for cold in [true, false] {
-            match self.load(cold) {
-                Ok(load) => tour.loads.push(load),
+    fn load_cold_and_warm(&self) -> anyhow::Result<Tried> {
+        let mut tried = Tried::default();
+        for asked in [Asked::Cold, Asked::Warm] {
+            match self.load(asked) {
+                Ok(load) => tried.loads.push(load),
                 Err(error) => match error.downcast_ref() {
                     Some(gds_loader::Error::Unavailable { by, reason, .. }) => {
-                        tour.note_unavailable(by.to_string(), reason.clone());
-                        return Ok(());
+                        let (what, reason) = (vec![by.to_string()], reason.clone());
+                        tried.unavailable.push(Unavailable { what, reason });
+                        break;
                     }
                     _ => return Err(error.context(format!("loading by {}", self.kind))),
                 },
             }
         }
-        Ok(())
+        Ok(tried)
     }
 
-    fn load(&self, cold: bool) -> anyhow::Result<Load> {
+    fn load(&self, asked: Asked) -> anyhow::Result<Load> {
         verify::scrub(self.device, self.layout.bytes())?;
-        if !cold {
-            fill_page_cache(self.files)?;
+        if asked == Asked::Warm {
+            fill_page_cache(self.checkpoint)?;
         }
         let bytes = self.layout.bytes();
-        let what = format!(
-            "{} to {}, {}",
-            self.kind,
-            self.device.info().kind.as_str(),
-            if cold { "cold" } else { "warm" }
-        );
+        let temperature = if asked == Asked::Cold { "cold" } else { "warm" };
+        let what = format!("{} to {}, {temperature}", self.kind, self.device.info().kind.as_str());
         let loading = Arc::new(Progress::start(self.progress, what.clone(), bytes));
         let model = Loader::new()
             .device(self.device.clone())
             .backend(Backend::Only(self.kind))
-            .cold(cold)
+            .cold(asked == Asked::Cold)
             .on_progress({
                 let loading = Arc::clone(&loading);
                 move |state| loading.set(state.bytes_done, state.bytes_total)
             })
-            .load(self.place.path())?;
+            .load(self.checkpoint)?;
         drop(loading);
         let verifying = Progress::start(self.progress, format!("{what}: verifying"), bytes);
         verify::verify(&model, self.layout, &verifying).context("verifying the bytes on the device")?;
         drop(verifying);
         let report = model.report().clone();
-        Ok(Load {
-            backend: self.kind,
-            cache: CacheState::before(&report.cache).to_string(),
-            verified: true,
-            report,
-            asked_cold: cold,
-        })
+        let cache = CacheState::before(&report.cache).to_string();
+        Ok(Load { backend: self.kind, asked, cache, verified: true, report })
     }
 }
 
 /// Reads the files once, so that a warm load finds them in the page cache whatever path came before.
-fn fill_page_cache(files: &[PathBuf]) -> anyhow::Result<()> {
+fn fill_page_cache(checkpoint: &Path) -> anyhow::Result<()> {
     let read = |path: &Path| -> io::Result<u64> {
         io::copy(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut io::sink())
     };
-    for path in files {
-        read(path).with_context(|| format!("reading {}", path.display()))?;
+    for shard in Source::open(checkpoint)?.shards {
+        read(&shard.path).with_context(|| format!("reading {}", shard.path.display()))?;
     }
     Ok(())
 }
