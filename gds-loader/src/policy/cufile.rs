@@ -117,15 +117,14 @@ pub(crate) fn windows(
     let share = bar.map_or(u64::MAX, |kib| kib as u64 * 1024 / SHARE_OF_BAR);
     let budget = RegistrationBudget::new(WINDOW_MEMORY.min(share.max(LEAST_WINDOW)));
     let stride = slot_len.next_multiple_of(RegisteredWindow::ALIGNMENT);
+    let least = (LEAST_WINDOW / stride).max(1);
     let mut slots = (budget.limit() / stride).max(1);
     loop {
         match RegisteredWindow::new(driver, device, slots as usize, slot_len, &budget) {
             Ok(window) => return Ok(window.into_slots()),
-            Err(error)
-                if error.is_registration_limit() && slots > 1 && slots / 2 * stride >= LEAST_WINDOW =>
-            {
+            Err(error) if error.is_registration_limit() && slots > least => {
                 tracing::info!(%error, bytes = slots * stride, "a smaller window is tried");
-                slots /= 2;
+                slots = (slots / 2).max(least);
             }
             Err(error) => return Err(error),
         }
