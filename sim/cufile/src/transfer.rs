@@ -105,7 +105,8 @@ impl Job {
             Some(Effect::Hang(duration)) => hang(duration),
             Some(Effect::Posix) => self.bounced = true,
             Some(Effect::AtMost(bytes)) => self.len = self.len.min(bytes),
-            Some(Effect::Part(part)) => self.len /= part,
+            // At least one byte: none at all would be the end of the file.
+            Some(Effect::Part(part)) => self.len = self.len.div_ceil(part),
             _ => {}
         }
         let began = Instant::now();

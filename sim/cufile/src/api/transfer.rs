@@ -108,7 +108,7 @@ fn vector(
     let all = total(&parts);
     let (mut left, effect) = match effect {
         Some(Effect::AtMost(bytes)) => (all.min(bytes), None),
-        Some(Effect::Part(part)) => (all / part, None),
+        Some(Effect::Part(part)) => (all.div_ceil(part), None),
         Some(Effect::Hang(duration)) => {
             hang(duration);
             (all, None)
