@@ -115,6 +115,10 @@ impl DriverSettings {
     pub(super) fn apply(&self, library: Library) -> CuFileResult<()> {
         for &(parameter, value) in self.sizes.values() {
             let function = need!(library, cuFileSetParameterSizeT)?;
+            if parameter == SizeParameter::ProfileStats && value > 0 {
+                // Of no use without the functions that read them, and NVIDIA's 1.14 then crashes when the process ends.
+                need!(library, cuFileGetStatsLevel)?;
+            }
             // SAFETY: takes two numbers.
             let answer = unsafe { function(parameter.raw(), value) };
             check("cuFileSetParameterSizeT", answer, || setting(parameter.name(), &value))?;
