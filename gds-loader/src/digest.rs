@@ -4,6 +4,7 @@
 //! hashing one slot while the next is being copied, so that a model larger than host memory can be checked.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -22,16 +23,15 @@ const MOST_THREADS: usize = 4;
 /// The digest of each region, in hex, in their order.
 pub(crate) fn sha256(device: &Device, regions: &[&Region]) -> Result<Vec<String>> {
     if !device.is_cuda() {
-        return Ok(regions
-            .par_iter()
-            .map(|region| hex(Sha256::digest(region.host_bytes().unwrap_or_default())))
-            .collect());
+        let of = |region: &&Region| hex(Sha256::digest(region.host_bytes().unwrap_or_default()));
+        return Ok(regions.par_iter().map(of).collect());
     }
+    let groups = groups(regions);
     let next = AtomicUsize::new(0);
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(regions.len());
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(groups.len());
     let hashed = thread::scope(|scope| {
         let workers: Vec<_> =
-            (0..threads).map(|_| scope.spawn(|| fetch_and_hash(device, regions, &next))).collect();
+            (0..threads).map(|_| scope.spawn(|| fetch_and_hash(device, regions, &groups, &next))).collect();
         let joined = workers.into_iter().map(|worker| {
             worker
                 .join()
@@ -46,19 +46,69 @@ pub(crate) fn sha256(device: &Device, regions: &[&Region]) -> Result<Vec<String>
     Ok(digests)
 }
 
-/// Hashes regions until none is left; each with its index.
-fn fetch_and_hash(device: &Device, regions: &[&Region], next: &AtomicUsize) -> Result<Vec<(usize, String)>> {
+/// Neighbours that fit one slot together, so that a hundred thousand tiny tensors are not as many round trips; a region
+/// larger than a slot is a group of its own.
+fn groups(regions: &[&Region]) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    let mut bytes = 0;
+    for (index, region) in regions.iter().enumerate() {
+        match groups.last_mut() {
+            Some(group) if bytes + region.len() <= RING.slot_size as u64 => {
+                group.end = index + 1;
+                bytes += region.len();
+            }
+            _ => {
+                groups.push(index..index + 1);
+                bytes = region.len();
+            }
+        }
+    }
+    groups
+}
+
+/// Hashes groups until none is left; each region's digest with its index.
+fn fetch_and_hash(
+    device: &Device,
+    regions: &[&Region],
+    groups: &[Range<usize>],
+    next: &AtomicUsize,
+) -> Result<Vec<(usize, String)>> {
     let mut ring = device.ring(RING)?;
     let mut digests = Vec::new();
-    while let index = next.fetch_add(1, Ordering::Relaxed)
-        && let Some(region) = regions.get(index)
-    {
-        digests.push((index, hash(&mut ring, region)?));
+    while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+        let members = &regions[group.clone()];
+        match members {
+            [single] => digests.push((group.start, hash_long(&mut ring, single)?)),
+            several => digests.extend(group.clone().zip(hash_short(&mut ring, several)?)),
+        }
     }
     Ok(digests)
 }
 
-fn hash(ring: &mut Ring, region: &Region) -> Result<String> {
+/// The digests of regions that fit one slot together.
+fn hash_short(ring: &mut Ring, regions: &[&Region]) -> Result<Vec<String>> {
+    let mut end = 0;
+    let fetches = regions.iter().map(|region| {
+        let slot_offset = end;
+        end += region.len() as usize;
+        SlotFetch { slot_offset, from: Region::clone(region) }
+    });
+    let fetches = fetches.collect();
+    let slot = ring.take()?;
+    let filled = ring.fetch(slot, fetches)?;
+    let mut rest = filled.bytes();
+    let digests = regions.iter().map(|region| {
+        let (bytes, after) = rest.split_at_checked(region.len() as usize).unwrap_or((rest, &[]));
+        rest = after;
+        hex(Sha256::digest(bytes))
+    });
+    let digests = digests.collect();
+    ring.put_back(filled.release());
+    Ok(digests)
+}
+
+/// The digest of a region of any length, slot by slot.
+fn hash_long(ring: &mut Ring, region: &Region) -> Result<String> {
     let step = RING.slot_size as u64;
     let mut pieces: VecDeque<_> = (0..region.len()).step_by(RING.slot_size).collect();
     let mut hasher = Sha256::new();

@@ -182,6 +182,7 @@ impl Loader {
         let chosen = select::choose(&source, &self.expected, self.selection.as_ref())?;
         clock.lap(|stages| &mut stages.parse_s);
         let device = self.chosen_device()?;
+        self.check_stream(&device)?;
         let session = Session::open(source, chosen, &device, self.backend, clock)?;
         let alignment = self.alignment_on(&device)?;
         let congruence = session.congruence();
@@ -205,7 +206,7 @@ impl Loader {
     ///
     /// # Errors
     /// [`Error::Destination`] for a name that is not in the model, that comes twice, or whose memory is of another device or
-    /// of another length; else see [`Error`].
+    /// of another length; [`Error::Option`] where the loader was given another device; else see [`Error`].
     pub fn load_into(
         &self,
         path: impl AsRef<Path>,
@@ -217,10 +218,18 @@ impl Loader {
         let source = Source::open(path)?;
         let (chosen, regions) = select::match_destinations(&source, &self.expected, destinations)?;
         clock.lap(|stages| &mut stages.parse_s);
-        let device = match regions.first() {
-            Some(region) => region.device().clone(),
-            None => self.chosen_device()?,
+        let device = match (regions.first(), &self.device) {
+            (Some(region), Some(chosen)) if region.device().info() != chosen.info() => {
+                let reason = format!(
+                    "the destinations are memory of {:?}, the loader was given {chosen:?}",
+                    region.device()
+                );
+                return Err(Error::Option { option: "device", reason });
+            }
+            (Some(region), _) => region.device().clone(),
+            (None, _) => self.chosen_device()?,
         };
+        self.check_stream(&device)?;
         let session = Session::open(source, chosen, &device, self.backend, clock)?;
         let wanted = session.wanted();
         let space = Space::of_many(regions, session.congruence());
@@ -234,6 +243,14 @@ impl Loader {
             Some(device) => Ok(device.clone()),
             None => Ok(Device::open(&DeviceSelector::Auto)?),
         }
+    }
+
+    fn check_stream(&self, device: &Device) -> Result<()> {
+        if self.after.is_none() || device.is_cuda() {
+            return Ok(());
+        }
+        let reason = "the load goes to the CPU, which has no streams to wait for".into();
+        Err(Error::Option { option: "after-stream", reason })
     }
 
     fn alignment_on(&self, device: &Device) -> Result<u64> {

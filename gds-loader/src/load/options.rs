@@ -20,6 +20,9 @@ pub(crate) const EXTENT_STEP: u64 = 4096;
 /// The same where GPUDirect Storage serves: a read is one DMA, and only long ones fill the PCIe link.
 const GDS_READ_SIZE: u64 = 8 << 20;
 
+/// The same in cuFile's compatibility mode: what the library's own bounce buffers hold at once.
+const COMPAT_READ_SIZE: u64 = 1 << 20;
+
 /// Reads in flight where GPUDirect Storage serves: one thread waits for each, on the hardware alone.
 const GDS_THREADS: usize = 8;
 
@@ -32,6 +35,8 @@ const MOST_THREADS: usize = 16;
 pub(crate) enum Reads {
     /// Threads, each waiting for the kernel.
     Host,
+    /// Threads, each waiting for cuFile to bounce its bytes.
+    Compat,
     /// Threads, each waiting for one DMA into a window.
     Threads,
     /// cuFile's batches, for all windows of a thread at once.
@@ -62,6 +67,7 @@ impl Sizes {
     pub(crate) fn settle(self, memory_limit: Option<u64>, cores: usize, reads: Reads) -> Result<Settled> {
         let (usual, usual_threads) = match reads {
             Reads::Host => (READ_SIZE, cores.clamp(LEAST_THREADS, MOST_THREADS)),
+            Reads::Compat => (COMPAT_READ_SIZE, cores.clamp(LEAST_THREADS, MOST_THREADS)),
             Reads::Threads => (GDS_READ_SIZE, GDS_THREADS),
             Reads::Batches => (GDS_READ_SIZE, 1),
         };

@@ -157,7 +157,9 @@ impl Session {
     pub(crate) fn run(mut self, job: &Job<'_>, space: Space) -> Result<Loaded> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let gds = self.routes.iter().any(Route::wants_windows);
+        let compat = self.routes.iter().any(Route::reads_in_place);
         let in_flight = match (gds, job.loader.batches) {
+            (false, _) if compat => Reads::Compat,
             (false, _) => Reads::Host,
             (true, false) => Reads::Threads,
             (true, true) => Reads::Batches,
@@ -181,9 +183,7 @@ impl Session {
             batches: self.cufile.driver().filter(|_| gds && job.loader.batches),
             after: job.loader.after,
         };
-        if self.routes.iter().any(Route::reads_in_place)
-            && let Some(stream) = job.loader.after
-        {
+        if compat && let Some(stream) = job.loader.after {
             pipeline::wait_for_caller(job.device, stream)?;
         }
         let proof = self.cufile.driver().filter(|_| gds).map(Proof::begin);
