@@ -336,21 +336,32 @@ fn check(case: &Case, checkpoint: &Checkpoint, report: &Value, run: &Run) {
             assert!(elsewhere <= MIB && elsewhere > MIB / 2 && of("gds") > 0, "{name}: {by:?}");
         }
         By::SecondShard => {
-            assert!(of("gds") > 0 && of("direct") + of("buffered") > 0 && of("gds-compat") == 0, "{name}: {by:?}");
+            assert!(
+                of("gds") > 0 && of("direct") + of("buffered") > 0 && of("gds-compat") == 0,
+                "{name}: {by:?}"
+            );
         }
         By::Elsewhere => assert_eq!(of("gds") + of("gds-compat"), 0, "{name}: {by:?}"),
     }
     let fallbacks = fallbacks(report);
     assert_eq!(fallbacks.is_empty(), case.because.is_empty(), "{name}: {fallbacks:?}");
     for (from, to, reason) in &fallbacks {
-        assert_eq!((from.as_str(), to == "direct" || to == "buffered"), ("gds", true), "{name}: {fallbacks:?}");
+        assert_eq!(
+            (from.as_str(), to == "direct" || to == "buffered"),
+            ("gds", true),
+            "{name}: {fallbacks:?}"
+        );
         for words in case.because {
             assert!(reason.contains(words), "{name}: {words:?} is missing in {reason}");
         }
     }
     assert_eq!(report["gds"]["proof"].as_str(), case.proof, "{name}: {}", report["gds"]);
     if case.proof != Some("verified") && fallbacks.is_empty() {
-        assert!(!report["gds"]["reason"].as_str().unwrap_or_default().is_empty(), "{name}: {}", report["gds"]);
+        assert!(
+            !report["gds"]["reason"].as_str().unwrap_or_default().is_empty(),
+            "{name}: {}",
+            report["gds"]
+        );
     }
     // Every byte went to the device once, and back once for its digest: a window's bytes within the device.
     if of("gds-compat") == 0 || case.proof == Some("bounced") {
@@ -359,7 +370,10 @@ fn check(case: &Case, checkpoint: &Checkpoint, report: &Value, run: &Run) {
     if let Some(cufile) = &run.cufile {
         let transfers = cufile.transfers;
         assert_eq!(transfers.unregistered, 0, "{name}: {transfers:?}");
-        assert!(of("gds") == 0 || case.proof != Some("verified") || transfers.bounced_bytes == 0, "{name}: {transfers:?}");
+        assert!(
+            of("gds") == 0 || case.proof != Some("verified") || transfers.bounced_bytes == 0,
+            "{name}: {transfers:?}"
+        );
     }
 }
 
@@ -379,7 +393,11 @@ fn check_forced(case: &Case, checkpoint: &Checkpoint) {
     }
     assert!(run.finished.stdout.is_empty(), "{name}: {}", run.finished);
     for words in words.iter().chain(&["gds"]) {
-        assert!(run.finished.stderr.contains(words), "{name}: {words:?} is missing in: {}", run.finished.stderr);
+        assert!(
+            run.finished.stderr.contains(words),
+            "{name}: {words:?} is missing in: {}",
+            run.finished.stderr
+        );
     }
 }
 
@@ -404,7 +422,8 @@ fn the_window_keeps_within_its_bounds() {
             assert_eq!(digests(&report), checkpoint.digests, "{setting:?}");
             let window = report["gds"]["window_bytes"].as_u64().unwrap();
             let peak = run.cufile().peak_registered_device_bytes;
-            let what = format!("{setting:?} with reads of {read_size}: a window of {window}, {peak} registered");
+            let what =
+                format!("{setting:?} with reads of {read_size}: a window of {window}, {peak} registered");
             assert!(window <= peak && peak <= at_most, "{what}");
             assert!(peak > at_most / 2, "{what}");
             assert_eq!(report["peak_pinned_bytes"], 0, "{what}");
@@ -444,7 +463,9 @@ fn a_hang_is_bounded() {
 /// What the GPU's driver says is no matter of the path: another one is not tried on a GPU that may be broken.
 #[test]
 fn a_failure_of_cuda_is_the_device_s() {
-    let Some(checkpoint) = Checkpoint::on_disk("a_failure_of_cuda_is_the_device_s", "--size 4MiB") else { return };
+    let Some(checkpoint) = Checkpoint::on_disk("a_failure_of_cuda_is_the_device_s", "--size 4MiB") else {
+        return;
+    };
     for backend in ["auto", "gds"] {
         let run = load(&format!("{LINE} {backend}"), &checkpoint.path, &[REAL, (SCRIPT, "read@2=-5011")]);
         assert_eq!(run.finished.code(), Some(1), "{backend}: {}", run.finished);

@@ -67,7 +67,9 @@ fn the_real_model_by_1_14() {
 #[test]
 fn a_checkpoint_on_disk_by_1_14() {
     let test = "a_checkpoint_on_disk_by_1_14";
-    let (Some(library), Some(checkpoint)) = (nvidia(test, "1.14"), Checkpoint::on_disk(test, &size())) else { return };
+    let (Some(library), Some(checkpoint)) = (nvidia(test, "1.14"), Checkpoint::on_disk(test, &size())) else {
+        return;
+    };
     load_by(&library, &checkpoint.path, &checkpoint.digests);
 }
 
@@ -86,7 +88,9 @@ fn what_a_version_does_not_take_is_said() {
 
     // Without the udev record of its disk no version takes a file on ext4.
     for version in ["1.20", "1.14"] {
-        let (Some(library), Some(checkpoint)) = (nvidia(test, version), Checkpoint::on_disk(test, "--size 4MiB")) else {
+        let (Some(library), Some(checkpoint)) =
+            (nvidia(test, version), Checkpoint::on_disk(test, "--size 4MiB"))
+        else {
             return;
         };
         let run = load(COMPAT, &checkpoint.path, &[(LIBRARY, &library), ("CUDA_SIM_UDEV", "0")]);
@@ -115,14 +119,21 @@ fn no_byte_is_ever_reported_as_gds() {
             assert_eq!(forced.finished.code(), Some(3), "{version}: {}", forced.finished);
             assert!(forced.finished.stdout.is_empty());
             for words in ["gds", "only have bounced", "--backend auto"] {
-                assert!(forced.finished.stderr.contains(words), "{version}: {words} is missing in {}", forced.finished);
+                assert!(
+                    forced.finished.stderr.contains(words),
+                    "{version}: {words} is missing in {}",
+                    forced.finished
+                );
             }
             forced.assert_nothing_left();
 
             let line = "load --device cuda:0 --digest --json --repeat 2 --backend auto";
             let (report, _) = load_well(line, &checkpoint.path, &settings);
             assert_eq!(digests(&report), checkpoint.digests, "{version}");
-            assert!(paths(&report).keys().all(|path| path == "direct" || path == "buffered"), "{version}: {report}");
+            assert!(
+                paths(&report).keys().all(|path| path == "direct" || path == "buffered"),
+                "{version}: {report}"
+            );
             assert!(report["gds"]["proof"].is_null(), "{version}: {report}");
             let reason = report["gds"]["reason"].as_str().unwrap();
             assert!(reason.contains("only have bounced"), "{version}: {reason}");
@@ -135,19 +146,28 @@ fn no_byte_is_ever_reported_as_gds() {
 fn its_statistics_agree_on_the_bytes() {
     let test = "its_statistics_agree_on_the_bytes";
     let Some(library) = nvidia(test, "1.20") else { return };
-    let simulation = Simulation::new(test).setting(LIBRARY, library).setting("CUFILE_LOGFILE_PATH", "/dev/null");
+    let simulation =
+        Simulation::new(test).setting(LIBRARY, library).setting("CUFILE_LOGFILE_PATH", "/dev/null");
     let outcome = simulation.run(|| {
         let Some(folder) = folder::in_memory(test) else { return };
         let path = folder.path().join("model.safetensors");
         // Long tensors, which are read straight into their places, at places of every alignment.
-        let file = File::new().tensor("a", "F32", &[500_000]).tensor("b", "U8", &[900_001]).tensor("c", "BF16", &[700_000]);
+        let file = File::new().tensor("a", "F32", &[500_000]).tensor("b", "U8", &[900_001]).tensor(
+            "c",
+            "BF16",
+            &[700_000],
+        );
         file.write(&path);
-        let loader = Loader::new().device(Device::cuda(0).unwrap()).backend(Backend::Only(PathKind::GdsCompat));
+        let loader =
+            Loader::new().device(Device::cuda(0).unwrap()).backend(Backend::Only(PathKind::GdsCompat));
         let mut before = 0;
         for (threads, read_size) in [(1, 65536), (3, 1 << 20), (8, 4 << 20)] {
             let model = loader.clone().threads(threads).read_size(read_size).load(&path).unwrap();
             for tensor in model.tensors() {
-                assert!(tensor.to_vec().unwrap() == payload(tensor.name(), tensor.len() as usize), "{tensor:?}");
+                assert!(
+                    tensor.to_vec().unwrap() == payload(tensor.name(), tensor.len() as usize),
+                    "{tensor:?}"
+                );
             }
             let report = model.report();
             assert_eq!(report.paths.get(PathKind::GdsCompat), report.bytes);

@@ -4,15 +4,29 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cuda_staging::{Device, Region};
-use gds_loader::{Backend, LoadReport, Loader, Model, PathKind, Tensor};
+use gds_loader::{Backend, GdsProof, LoadReport, Loader, Model, PathKind, Tensor};
 use tempfile::TempDir;
-use test_support::{control, folder, not_run};
+use test_support::{Simulation, control, cufile_sim, folder, not_run};
 
 use crate::oracle::{self, Tensors};
 
 /// Copies that start 0.1 to 0.4 ms after they could.
 pub(crate) const LATE_COPIES: [(&str, &str); 2] =
     [("CUDA_SIM_COPY_LATENCY_US", "100"), ("CUDA_SIM_JITTER_US", "300")];
+
+/// The paths into the memory of every device.
+pub(crate) const HOST_PATHS: &[Backend] = &[
+    Backend::Auto,
+    Backend::Only(PathKind::Buffered),
+    Backend::Only(PathKind::Direct),
+    Backend::Only(PathKind::Mmap),
+];
+
+/// GPUDirect Storage.
+pub(crate) const GDS: &[Backend] = &[Backend::Only(PathKind::Gds)];
+
+/// cuFile in compatibility mode.
+pub(crate) const GDS_COMPAT: &[Backend] = &[Backend::Only(PathKind::GdsCompat)];
 
 /// The CPU.
 pub(crate) fn cpu() -> Device {
@@ -22,6 +36,13 @@ pub(crate) fn cpu() -> Device {
 /// The simulated GPU.
 pub(crate) fn gpu() -> Device {
     Device::cuda(0).unwrap()
+}
+
+/// A child on NVIDIA's libcufile 1.20; `None` after saying that `test` could not run.
+pub(crate) fn on_nvidia(test: &str) -> Option<Simulation> {
+    let library = test_support::cufile(test, "1.20")?.join("lib/libcufile.so.0");
+    let simulation = Simulation::new(test).settings(&LATE_COPIES).setting("GDS_CUFILE_LIBRARY", library);
+    Some(simulation.setting("CUFILE_LOGFILE_PATH", "/dev/null"))
 }
 
 /// A device, a path and an empty folder.
@@ -34,19 +55,28 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// Runs `case` on `device` by every path, on disk and in memory.
-    pub(crate) fn each(test: &str, device: &dyn Fn() -> Device, case: impl Fn(&Self)) {
-        for bed in Self::all(test, device) {
+    /// Runs `case` on `device` by each of these paths, on disk and in memory.
+    pub(crate) fn each(test: &str, device: &dyn Fn() -> Device, paths: &[Backend], case: impl Fn(&Self)) {
+        for bed in Self::all(test, device, paths) {
             eprintln!("{bed:?}");
             case(&bed);
         }
     }
 
-    /// A bed for every path, on disk and in memory.
-    pub(crate) fn all(test: &str, device: &dyn Fn() -> Device) -> Vec<Self> {
-        let paths = [PathKind::Buffered, PathKind::Direct, PathKind::Mmap].map(Backend::Only);
+    /// As [`Bed::each`] on the simulated GPU, by a path of the simulated libcufile, which has nothing left in the end.
+    pub(crate) fn each_by_cufile(test: &str, paths: &[Backend], case: impl Fn(&Self)) {
+        Self::each(test, &gpu, paths, case);
+        let report = cufile_sim::report();
+        assert_eq!(report.alive, cufile_sim::Alive::default());
+        let transfers = report.transfers;
+        let unwanted = if paths == GDS { transfers.bounced_bytes } else { transfers.straight_bytes };
+        assert_eq!(unwanted, 0, "{transfers:?}");
+    }
+
+    /// A bed for each path, on disk and in memory.
+    fn all(test: &str, device: &dyn Fn() -> Device, paths: &[Backend]) -> Vec<Self> {
         let mut beds = Vec::new();
-        for backend in [Backend::Auto].into_iter().chain(paths) {
+        for &backend in paths {
             for in_memory in [false, true] {
                 let short = test.rsplit("::").next().unwrap_or(test);
                 let folder = if in_memory { folder::in_memory(short) } else { Some(folder::on_disk(short)) };
@@ -136,7 +166,17 @@ impl Bed {
         let by_these: u64 = allowed.iter().map(|&kind| report.paths.get(kind)).sum();
         assert_eq!(by_these, bytes, "{report:?}");
         assert_eq!(report.device.kind, if self.device.is_cuda() { "cuda" } else { "cpu" });
-        assert_eq!(report.peak_pinned_bytes > 0, self.device.is_cuda() && bytes > 0, "{report:?}");
+        match self.backend {
+            Backend::Only(PathKind::Gds) => {
+                assert_eq!(report.peak_pinned_bytes, 0, "{report:?}");
+                let gds = report.gds.as_ref().map(|gds| (gds.proof, gds.window_bytes > 0));
+                let proven = (bytes > 0).then_some((Some(GdsProof::Verified), true));
+                assert_eq!(gds, proven, "{report:?}");
+            }
+            // Only what is gathered on the host goes through its memory.
+            Backend::Only(PathKind::GdsCompat) => assert!(report.gds.is_none(), "{report:?}"),
+            _ => assert_eq!(report.peak_pinned_bytes > 0, self.device.is_cuda() && bytes > 0, "{report:?}"),
+        }
         assert!(report.peak_pinned_bytes <= 64 << 20, "{report:?}");
     }
 

@@ -49,8 +49,7 @@ pub(crate) fn a_cancelled_load_leaves_nothing(bed: &Bed) {
         assert_eq!(bed.memory_in_use(), in_use);
         bed.check_descriptors();
 
-        let mut memory = vec![0; 400_000];
-        let destination = Destination::host("long", &mut memory).unwrap();
+        let destination = Destination::region("long", bed.device.allocate(400_000, 256).unwrap());
         let again = loader.load_into(&path, vec![destination]).unwrap_err();
         assert_eq!(again.kind(), ErrorKind::Cancelled, "a cancelled token stays cancelled");
 

@@ -4,6 +4,8 @@
 //! arrived with what the `safetensors` crate reads from the same bytes. On the simulated GPU each case runs in a process of its own
 //! whose copies start late and at random times, so that a copy nobody waited for, or a slot read into too early, shows as wrong
 //! bytes; the bytes are then read by the simulator's back door, which waits for nothing.
+//!
+//! cuFile's paths are tried with the simulated libcufile, whose report tells whether bytes went straight, and with NVIDIA's 1.20.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 mod bed;
@@ -16,25 +18,65 @@ mod random;
 mod shapes;
 mod sources;
 
-use bed::Bed;
-
-/// Runs each case on both devices, as `cpu::CASE` and `simulated_gpu::CASE`.
+/// Runs each case on both devices, as `cpu::CASE` and `simulated_gpu::CASE`, and by cuFile's paths: `gds::CASE` where the
+/// simulated libcufile serves by GPUDirect Storage, `gds_compat::CASE` where it bounces, `nvidia::CASE` where NVIDIA's does.
 macro_rules! conformance {
     ($($module:ident::$case:ident),+ $(,)?) => {
         mod cpu {
+            use super::bed::{self, Bed};
+
             $(#[test]
             fn $case() {
-                super::Bed::each(concat!("cpu::", stringify!($case)), &super::bed::cpu, super::$module::$case);
+                Bed::each(concat!("cpu::", stringify!($case)), &bed::cpu, bed::HOST_PATHS, super::$module::$case);
             })+
         }
 
         mod simulated_gpu {
+            use super::bed::{self, Bed};
+
             $(#[test]
             fn $case() {
                 let test = concat!("simulated_gpu::", stringify!($case));
-                test_support::on_simulator(test, &super::bed::LATE_COPIES, || {
-                    super::Bed::each(test, &super::bed::gpu, super::$module::$case);
+                test_support::on_simulator(test, &bed::LATE_COPIES, || {
+                    Bed::each(test, &bed::gpu, bed::HOST_PATHS, super::$module::$case);
                 });
+            })+
+        }
+
+        mod gds {
+            use super::bed::{self, Bed};
+
+            $(#[test]
+            fn $case() {
+                let test = concat!("gds::", stringify!($case));
+                let settings = [&bed::LATE_COPIES[..], &[("CUFILE_SIM_MODE", "real")]].concat();
+                test_support::cufile_sim::on_simulator(test, &settings, || {
+                    Bed::each_by_cufile(test, bed::GDS, super::$module::$case);
+                });
+            })+
+        }
+
+        mod gds_compat {
+            use super::bed::{self, Bed};
+
+            $(#[test]
+            fn $case() {
+                let test = concat!("gds_compat::", stringify!($case));
+                test_support::cufile_sim::on_simulator(test, &bed::LATE_COPIES, || {
+                    Bed::each_by_cufile(test, bed::GDS_COMPAT, super::$module::$case);
+                });
+            })+
+        }
+
+        mod nvidia {
+            use super::bed::{self, Bed};
+
+            $(#[test]
+            fn $case() {
+                let test = concat!("nvidia::", stringify!($case));
+                let Some(simulation) = bed::on_nvidia(test) else { return };
+                let outcome = simulation.run(|| Bed::each(test, &bed::gpu, bed::GDS_COMPAT, super::$module::$case));
+                outcome.inspect(test_support::Outcome::assert_well);
             })+
         }
     };

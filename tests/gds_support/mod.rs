@@ -75,7 +75,8 @@ pub(crate) fn load(line: &str, path: &Path, settings: &[(&str, &str)]) -> Run {
     let OnGpu { finished, report: driver } = on_gpu(command, &all, LIMIT);
     let left = fs::read_dir(&here).unwrap().count();
     assert_eq!(left, 0, "files in the working directory after {line}\n{finished}");
-    let mut reports: Vec<PathBuf> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut reports: Vec<PathBuf> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     reports.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
     assert!(reports.len() <= 1, "{reports:?}");
     let cufile = reports.pop().map(|path| cufile_sim::Report::parse(&fs::read_to_string(path).unwrap()));
