@@ -52,10 +52,10 @@ impl Route {
     ) -> Result<Self> {
         let target = Target { path, file, len: facts.len, direct_alignment: facts.direct_io.alignment() };
         let driver = cufile.driver().cloned();
-        let (order, why, forced) = match backend {
-            Backend::Only(kind) => (only(kind), "it was asked for", true),
-            Backend::Auto if driver.is_some() => both(explain_with_gds(facts), false),
-            Backend::Auto => both(explain(facts), false),
+        let (order, why) = match backend {
+            Backend::Only(kind) => (only(kind), "it was asked for"),
+            Backend::Auto if driver.is_some() => explain_with_gds(facts),
+            Backend::Auto => explain(facts),
         };
         let mut fallbacks = Vec::new();
         let current = first_that_opens(&target, order, driver.as_ref(), 0, &mut fallbacks)
@@ -66,7 +66,7 @@ impl Route {
             file: Arc::clone(file),
             len: facts.len,
             direct_alignment: target.direct_alignment,
-            forced,
+            forced: backend != Backend::Auto,
             driver,
             state: Mutex::new(State { current, spare: None, fallbacks }),
         })
@@ -187,31 +187,26 @@ impl Route {
             return Err(unavailable(by, reason));
         }
         let mut state = self.lock();
-        let failed_current = state.current.transport.is(failed);
-        let failed_spare = state.spare.as_ref().is_some_and(|spare| spare.transport.is(failed));
-        if !failed_current && !failed_spare {
+        let is_current = state.current.transport.is(failed);
+        let (ready, rest) = match &state.spare {
+            Some(spare) if is_current => (Some(spare.clone()), spare.rest),
+            Some(spare) if spare.transport.is(failed) => (None, spare.rest),
+            None if is_current => (None, state.current.rest),
             // Another worker has moved the file on meanwhile.
-            return Ok(state.current.transport.clone());
-        }
-        let ready = if failed_current { state.spare.clone() } else { None };
-        let (next, mut refused) = match ready {
-            Some(spare) => (spare, Vec::new()),
+            _ => return Ok(state.current.transport.clone()),
+        };
+        let mut refused = Vec::new();
+        let next = match ready {
+            Some(spare) => spare,
             None => {
-                let rest = if failed_current {
-                    state.current.rest
-                } else {
-                    state.spare.as_ref().map_or(&[][..], |s| s.rest)
-                };
                 let target = Target {
                     path: &self.path,
                     file: &self.file,
                     len: self.len,
                     direct_alignment: self.direct_alignment,
                 };
-                let mut refused = Vec::new();
-                let next = first_that_opens(&target, rest, self.driver.as_ref(), offset, &mut refused)
-                    .map_err(|(next, why)| unavailable(next, format!("{reason}; then {why}")))?;
-                (next, refused)
+                first_that_opens(&target, rest, self.driver.as_ref(), offset, &mut refused)
+                    .map_err(|(next, why)| unavailable(next, format!("{reason}; then {why}")))?
             }
         };
         let to = refused.first().map_or(next.transport.kind(), |fallback| fallback.from);
@@ -219,7 +214,7 @@ impl Route {
         state.fallbacks.push(Fallback::new(&self.path, offset, by, to, reason));
         state.fallbacks.append(&mut refused);
         let transport = next.transport.clone();
-        if failed_current && reach == Reach::File {
+        if is_current && reach == Reach::File {
             state.current = next;
             state.spare = None;
         } else {
@@ -233,10 +228,6 @@ impl Route {
 fn only(kind: PathKind) -> &'static [PathKind] {
     let index = kind as usize;
     &PathKind::ALL[index..=index]
-}
-
-fn both<A, B, C>((a, b): (A, B), c: C) -> (A, B, C) {
-    (a, b, c)
 }
 
 /// Opens the first of `order` that will have the file, noting each refusal; where all refuse, the last one's reason.
