@@ -23,9 +23,18 @@ pub(crate) struct GdsBatch {
 #[derive(Debug)]
 struct InFlight {
     ticket: Ticket,
+    read: Read,
+}
+
+/// What is read, whichever operation does it.
+#[derive(Clone, Copy, Debug)]
+struct Read {
     key: usize,
     offset: u64,
+    /// Bytes that the file has of it.
     expected: u64,
+    /// Bytes that earlier operations brought.
+    done: u64,
 }
 
 /// How a read ended.
@@ -53,6 +62,8 @@ impl GdsBatch {
     }
 
     /// Begins reading `extent` into the beginning of a window; what was refused comes back at once.
+    ///
+    /// The whole aligned extent is asked for, since an odd length at the file's end would not go straight.
     pub(crate) fn begin(
         &mut self,
         key: usize,
@@ -60,10 +71,10 @@ impl GdsBatch {
         window: RegisteredBuffer,
         extent: &Range<u64>,
     ) -> Option<Ended> {
-        let expected = gds.expected(extent);
-        match Operation::read(gds.file(), extent.start, expected, window, 0) {
-            Ok(operation) => self.submit(key, operation, extent.start, expected),
-            Err(error) => Some((key, Err((None, failure(error, extent.start, expected))))),
+        let read = Read { key, offset: extent.start, expected: gds.expected(extent), done: 0 };
+        match Operation::read(gds.file(), extent.start, extent.end - extent.start, window, 0) {
+            Ok(operation) => self.submit(operation, read),
+            Err(error) => Some(read.failed(None, error)),
         }
     }
 
@@ -79,40 +90,50 @@ impl GdsBatch {
         Ok(completions.into_iter().filter_map(|completion| self.end(completion)).collect())
     }
 
-    fn submit(&mut self, key: usize, operation: Operation, offset: u64, expected: u64) -> Option<Ended> {
+    fn submit(&mut self, operation: Operation, read: Read) -> Option<Ended> {
         match self.batch.submit(vec![operation]) {
             Ok(tickets) => {
-                let reads = tickets.into_iter().map(|ticket| InFlight { ticket, key, offset, expected });
-                self.in_flight.extend(reads);
+                self.in_flight.extend(tickets.into_iter().map(|ticket| InFlight { ticket, read }));
                 None
             }
             Err(refused) => {
                 let window = refused.operations.into_iter().next().and_then(window_of);
-                Some((key, Err((window, failure(refused.error, offset, expected)))))
+                Some(read.failed(window, refused.error))
             }
         }
     }
 
     fn end(&mut self, completion: Completion) -> Option<Ended> {
         let Completion { ticket, outcome, operation } = completion;
-        let place = self.in_flight.iter().position(|read| read.ticket == ticket)?;
-        let InFlight { key, offset, expected, .. } = self.in_flight.swap_remove(place);
-        match (outcome, operation) {
-            (Ok(()), Some(operation)) => window_of(operation).map(|window| (key, Ok(window))),
-            (Err(CuFileError::Short { done, .. }), Some(operation)) if done > 0 => match operation.rest(done)
-            {
-                Ok(rest) => self.submit(key, rest, offset, expected),
-                Err(error) => Some((key, Err((None, failure(error, offset, expected))))),
+        let place = self.in_flight.iter().position(|flight| flight.ticket == ticket)?;
+        let mut read = self.in_flight.swap_remove(place).read;
+        let Some(operation) = operation else {
+            let what = "an operation that is done and not over".into();
+            let nonsense = CuFileError::Nonsense { doing: "waiting for a batch".into(), what };
+            return Some(read.failed(None, outcome.err().unwrap_or(nonsense)));
+        };
+        let error = match outcome {
+            Ok(()) => return window_of(operation).map(|window| (read.key, Ok(window))),
+            Err(error) => error,
+        };
+        let more = error.done();
+        read.done += more;
+        match error {
+            CuFileError::Short { .. } if read.done >= read.expected => {
+                window_of(operation).map(|window| (read.key, Ok(window)))
+            }
+            CuFileError::Short { .. } if more > 0 => match operation.rest(more) {
+                Ok(rest) => self.submit(rest, read),
+                Err(error) => Some(read.failed(None, error)),
             },
-            (Err(error), operation) => {
-                Some((key, Err((operation.and_then(window_of), failure(error, offset, expected)))))
-            }
-            (Ok(()), None) => {
-                let what = "an operation that is done and not over".into();
-                let error = CuFileError::Nonsense { doing: "waiting for a batch".into(), what };
-                Some((key, Err((None, failure(error, offset, expected)))))
-            }
+            error => Some(read.failed(window_of(operation), error)),
         }
+    }
+}
+
+impl Read {
+    fn failed(self, window: Option<RegisteredBuffer>, error: CuFileError) -> Ended {
+        (self.key, Err((window, failure(error, self.offset, self.expected))))
     }
 }
 
