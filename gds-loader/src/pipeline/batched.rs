@@ -18,16 +18,20 @@ struct Pending<'p> {
     started: Instant,
 }
 
+/// A batch for so many reads; `None` where the library has none to give, which is no reason to leave the path.
+pub(super) fn open(driver: &Driver, reads: usize) -> Option<GdsBatch> {
+    let batch = GdsBatch::new(driver, reads);
+    batch.inspect_err(|error| tracing::warn!(%error, "there are no batches; reads go one by one")).ok()
+}
+
 /// Moves pieces until there are none, those of files on windows by batches, the others one by one.
 pub(super) fn move_pieces(
     work: &Work<'_>,
     shared: &Shared,
     lanes: &mut Lanes<'_>,
-    driver: &Driver,
+    mut batch: GdsBatch,
     tally: &mut Tally,
 ) -> Result<()> {
-    let new = GdsBatch::new(driver, lanes.windows());
-    let mut batch = new.map_err(|error| Error::Worker { reason: error.to_string() })?;
     let mut pending: Vec<Option<Pending<'_>>> = Vec::new();
     let mut dealt_out = false;
     while !dealt_out || batch.in_flight() > 0 {

@@ -203,9 +203,11 @@ fn worker(work: &Work<'_>, shared: &Shared) -> Tally {
 fn move_pieces(work: &Work<'_>, shared: &Shared, tally: &mut Tally) -> Result<()> {
     let windows = lock(&shared.windows).pop().unwrap_or_default();
     let mut lanes = Lanes::new(work.device, work.ring, work.after, windows);
-    match work.batches {
-        Some(driver) if lanes.windows() > 0 => batched::move_pieces(work, shared, &mut lanes, driver, tally)?,
-        _ => {
+    let reads = lanes.windows();
+    let batch = work.batches.filter(|_| reads > 0).and_then(|driver| batched::open(driver, reads));
+    match batch {
+        Some(batch) => batched::move_pieces(work, shared, &mut lanes, batch, tally)?,
+        None => {
             while !work.cancel.is_cancelled()
                 && let Some((piece, parts)) = shared.take(work.plan)
             {
