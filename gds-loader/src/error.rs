@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::cufile::CuFileError;
 use crate::source::SourceError;
 use crate::transport::{PathKind, ReadCause};
 
@@ -131,6 +132,11 @@ impl Error {
         match self {
             Self::Source(error) if error.is_invalid_data() => ErrorKind::InvalidData,
             Self::Changed { .. } | Self::Read { source: None, .. } => ErrorKind::InvalidData,
+            Self::Read { source: Some(ReadCause::CuFile(error)), .. }
+                if matches!(**error, CuFileError::Short { .. }) =>
+            {
+                ErrorKind::InvalidData
+            }
             Self::Unavailable { .. } => ErrorKind::Unavailable,
             Self::Device(error) if error.is_unavailable() => ErrorKind::Unavailable,
             Self::Option { .. } | Self::Destination { .. } => ErrorKind::Usage,
