@@ -5,7 +5,6 @@
 //! waiting cannot be relied on to end.
 
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::fmt;
 use std::mem;
 use std::ptr;
@@ -16,174 +15,10 @@ use cufile_sys as sys;
 use cufile_sys::{Failure, Status};
 
 use super::DROP_LIMIT;
-use super::driver::{Driver, Release};
-use super::error::{CuFileError, CuFileResult, Direction};
-use super::file::CuFile;
-use super::io::Request;
+use super::driver::{Driver, Release, bounded};
+use super::error::{CuFileError, CuFileResult};
 use super::library::{check, need};
-use super::memory::{Buffer, Span, signed};
-
-/// One read or write. Owns what it uses.
-#[derive(Debug)]
-pub struct Operation {
-    file: CuFile,
-    direction: Direction,
-    file_offset: u64,
-    buffer_offset: u64,
-    len: u64,
-    buffer: Buffer,
-}
-
-impl Operation {
-    /// Reads `len` bytes at `file_offset` into `buffer`, from its byte `buffer_offset` on.
-    ///
-    /// # Errors
-    /// [`CuFileError::Usage`] where the buffer has no such bytes, or is read-only.
-    pub fn read(
-        file: &CuFile,
-        file_offset: u64,
-        len: u64,
-        buffer: impl Into<Buffer>,
-        buffer_offset: u64,
-    ) -> CuFileResult<Self> {
-        Self::new(Direction::Read, file, file_offset, len, buffer.into(), buffer_offset)
-    }
-
-    /// Writes `len` bytes of `buffer`, from its byte `buffer_offset` on, to the file at `file_offset`.
-    ///
-    /// # Errors
-    /// [`CuFileError::Usage`] where the buffer has no such bytes.
-    pub fn write(
-        file: &CuFile,
-        file_offset: u64,
-        len: u64,
-        buffer: impl Into<Buffer>,
-        buffer_offset: u64,
-    ) -> CuFileResult<Self> {
-        Self::new(Direction::Write, file, file_offset, len, buffer.into(), buffer_offset)
-    }
-
-    fn new(
-        direction: Direction,
-        file: &CuFile,
-        file_offset: u64,
-        len: u64,
-        buffer: Buffer,
-        buffer_offset: u64,
-    ) -> CuFileResult<Self> {
-        let mut operation = Self { file: file.clone(), direction, file_offset, buffer_offset, len, buffer };
-        operation.span()?;
-        Ok(operation)
-    }
-
-    /// The file.
-    pub fn file(&self) -> &CuFile {
-        &self.file
-    }
-
-    /// Bytes it is to transfer.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether it transfers nothing.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The memory.
-    pub fn into_buffer(self) -> Buffer {
-        self.buffer
-    }
-
-    /// What is left to do once `done` bytes are done, as after [`CuFileError::Short`].
-    ///
-    /// # Errors
-    /// [`CuFileError::Usage`] where that is more than it has.
-    pub fn rest(mut self, done: u64) -> CuFileResult<Self> {
-        let Some(len) = self.len.checked_sub(done) else {
-            return Err(CuFileError::usage(format!("{done} bytes done of {}", self.len)));
-        };
-        self.file_offset += done;
-        self.buffer_offset += done;
-        self.len = len;
-        Ok(self)
-    }
-
-    /// The memory's place, checked.
-    fn span(&mut self) -> CuFileResult<Span> {
-        let Self { direction, file_offset, buffer_offset, len, .. } = *self;
-        let whole = match direction {
-            Direction::Read => self.buffer.writable()?,
-            Direction::Write => self.buffer.readable(),
-        };
-        let (Some(buffer_end), Some(file_end)) =
-            (buffer_offset.checked_add(len), file_offset.checked_add(len))
-        else {
-            return Err(CuFileError::usage(format!("{len} bytes at offset {file_offset} of a file")));
-        };
-        signed(file_end, "in a file")?;
-        whole.part(&(buffer_offset..buffer_end))
-    }
-
-    fn parameters(&mut self, cookie: usize) -> CuFileResult<sys::CUfileIOParams_t> {
-        let span = self.span()?;
-        let batch = sys::CUfileIOParams_batch {
-            devPtr_base: span.base(),
-            file_offset: signed(self.file_offset, "in a file")?,
-            devPtr_offset: span.offset()?,
-            size: usize::try_from(self.len).map_err(|_| CuFileError::usage("more bytes than memory"))?,
-        };
-        Ok(sys::CUfileIOParams_t {
-            mode: sys::CUFILE_BATCH,
-            u: sys::CUfileIOParams_u { batch },
-            fh: self.file.handle(),
-            opcode: match self.direction {
-                Direction::Read => sys::CUFILE_READ,
-                Direction::Write => sys::CUFILE_WRITE,
-            },
-            cookie: ptr::without_provenance_mut::<c_void>(cookie),
-        })
-    }
-
-    /// What an event says about it.
-    fn outcome(&self, event: &sys::CUfileIOEvents_t) -> CuFileResult<()> {
-        let Self { file, direction, file_offset, len: expected, .. } = self;
-        let request = Request { file, direction: *direction, file_offset: *file_offset, expected: *expected };
-        if event.status != sys::CUFILE_COMPLETE {
-            return Err(CuFileError::BatchEvent {
-                direction: *direction,
-                path: file.path().into(),
-                file_offset: *file_offset,
-                expected: *expected,
-                state: event.status.0,
-                count: event.count(),
-            });
-        }
-        let count = sys::transferred(event.count(), 0).map_err(|cause| request.failed(0, cause))?;
-        match request.sane(count, *expected)? {
-            count if count == *expected => Ok(()),
-            count => Err(request.short(count)),
-        }
-    }
-}
-
-/// Names an operation of a batch, from its submission to its completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(usize);
-
-/// The end of an operation.
-#[derive(Debug)]
-#[must_use]
-pub struct Completion {
-    /// Which one, as [`Batch::submit`] named it.
-    pub ticket: Ticket,
-    /// `Ok` only where every byte was transferred; [`CuFileError::Short`] says how many where some were.
-    pub outcome: CuFileResult<()>,
-    /// The operation, with its memory. `None` where the library reported a state that does not say it is over: then the
-    /// memory is kept for ever.
-    pub operation: Option<Operation>,
-}
+use super::operation::{Completion, Operation, Ticket};
 
 /// A refused submission.
 #[derive(Debug)]
@@ -201,15 +36,17 @@ pub struct SubmitError {
 pub struct Batch {
     driver: Driver,
     handle: sys::CUfileBatchHandle_t,
-    capacity: usize,
+    capacity: u32,
     in_flight: Vec<(usize, Operation)>,
     /// The arrays of submissions whose operations may be in flight: the library is not known to copy them.
     arrays: Vec<Box<[sys::CUfileIOParams_t]>>,
+    events: Events,
     next_cookie: usize,
     finished: VecDeque<Completion>,
 }
 
-// SAFETY: the handle and the arrays are the library's tokens, used by one thread at a time, which may be any.
+// SAFETY: the handle and the pointers in the arrays are the library's tokens, used by one thread at a time, which may
+// be any.
 unsafe impl Send for Batch {}
 
 impl Batch {
@@ -230,17 +67,14 @@ impl Batch {
         need!(library, cuFileBatchIOGetStatus)?;
         need!(library, cuFileBatchIOCancel)?;
         need!(library, cuFileBatchIODestroy)?;
-        let set_up = need!(library, cuFileBatchIOSetUp)?;
-        let mut handle: sys::CUfileBatchHandle_t = ptr::null_mut();
-        // SAFETY: `handle` is writable for the call.
-        let answer = unsafe { set_up(&mut handle, capacity) };
-        check("cuFileBatchIOSetUp", answer, || format!("setting up a batch of {capacity} operations"))?;
+        let handle = set_up(driver, capacity)?;
         Ok(Self {
             driver: driver.clone(),
             handle,
-            capacity: capacity as usize,
+            capacity,
             in_flight: Vec::new(),
             arrays: Vec::new(),
+            events: Events::new(capacity),
             next_cookie: 1,
             finished: VecDeque::new(),
         })
@@ -248,7 +82,7 @@ impl Batch {
 
     /// Operations it has room for now.
     pub fn room(&self) -> usize {
-        self.capacity - self.in_flight.len()
+        self.capacity as usize - self.in_flight.len()
     }
 
     /// Operations in flight.
@@ -311,8 +145,11 @@ impl Batch {
     /// Submits all but the empty ones, which the library accepts and never reports the end of. The outer error is one
     /// before the call.
     fn call_submit(&mut self, owned: &mut [(usize, Operation)]) -> CuFileResult<Result<(), Failure>> {
-        let device = owned.first().map(|(_, operation)| operation.buffer.device().clone());
+        let device = owned.first().map(|(_, operation)| operation.device().clone());
         self.driver.enter_on(device.as_ref())?;
+        if self.handle.is_null() {
+            return Err(CuFileError::usage("the batch could not be set up again after it was cancelled"));
+        }
         let submit = need!(self.driver.library(), cuFileBatchIOSubmit)?;
         let parameters = owned
             .iter_mut()
@@ -359,18 +196,21 @@ impl Batch {
         }
         self.driver.enter()?;
         let get_status = need!(self.driver.library(), cuFileBatchIOGetStatus)?;
-        let mut events = vec![sys::CUfileIOEvents_t::default(); self.capacity];
-        let mut count = self.capacity as u32;
+        let mut count = self.capacity;
         let mut no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the batch is set up; there is room for `count` events; all three are writable for the call.
-        let answer = unsafe { get_status(self.handle, 0, &mut count, events.as_mut_ptr(), &mut no_time) };
+        let events = self.events.clear();
+        // SAFETY: the batch is set up; there is room for `count` events, for as long as the batch is; the other two are
+        // writable for the call.
+        let answer = unsafe { get_status(self.handle, 0, &mut count, events, &mut no_time) };
         let answer =
             check("cuFileBatchIOGetStatus", answer, || "asking which operations of a batch ended".into());
         // NVIDIA's answers 5044 where an operation failed, with the event somewhere in the array and the count untouched.
         let before = self.in_flight.len();
-        let written = if answer.is_ok() { count as usize } else { events.len() };
-        for event in events.iter().take(written).filter(|event| !event.cookie.is_null()) {
-            self.note(event)?;
+        let written = if answer.is_ok() { count } else { self.capacity };
+        for event in self.events.read(written) {
+            if !event.cookie.is_null() {
+                self.note(&event)?;
+            }
         }
         if self.in_flight.len() == before {
             answer?;
@@ -409,17 +249,119 @@ impl Batch {
         Ok(())
     }
 
-    /// Asks the library to end what is in flight. Each operation still completes, as cancelled or as done.
+    /// Gives up what is in flight. Each operation still completes: as done, or as cancelled ([`CuFileError::BatchEvent`]
+    /// with state 8).
+    ///
+    /// NVIDIA's 1.20 reports no end of a cancelled operation, so that nobody knows whether it is over: after a short wait
+    /// its completion comes without the operation, whose memory is kept for ever. The batch goes on, set up anew.
     ///
     /// # Errors
     /// Those of the library.
     pub fn cancel(&mut self) -> CuFileResult<()> {
+        const GRACE: Duration = Duration::from_millis(250);
+        self.call_cancel()?;
+        let start = Instant::now();
+        while !self.in_flight.is_empty() && start.elapsed() < GRACE {
+            self.poll()?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        if self.in_flight.is_empty() {
+            return Ok(());
+        }
+        for (cookie, operation) in mem::take(&mut self.in_flight) {
+            let event = sys::CUfileIOEvents_t { status: sys::CUFILE_CANCELED, ..Default::default() };
+            let (ticket, outcome) = (Ticket(cookie), operation.outcome(&event));
+            mem::forget(operation);
+            self.finished.push_back(Completion { ticket, outcome, operation: None });
+        }
+        mem::forget(mem::take(&mut self.arrays));
+        self.keep_events();
+        self.destroy()?;
+        self.events = Events::new(self.capacity);
+        self.handle = set_up(&self.driver, self.capacity)?;
+        Ok(())
+    }
+
+    /// Never frees the array of events.
+    fn keep_events(&mut self) {
+        mem::forget(mem::replace(&mut self.events, Events::new(0)));
+    }
+
+    fn call_cancel(&mut self) -> CuFileResult<()> {
         self.driver.enter()?;
         let cancel = need!(self.driver.library(), cuFileBatchIOCancel)?;
         // SAFETY: the batch is set up.
         let answer = unsafe { cancel(self.handle) };
         check("cuFileBatchIOCancel", answer, || "cancelling a batch".into())
     }
+
+    /// Destroys the batch in the library, which may wait for its threads: for at most [`DROP_LIMIT`].
+    fn destroy(&mut self) -> CuFileResult<()> {
+        const DOING: &str = "destroying a batch";
+        let destroy = need!(self.driver.library(), cuFileBatchIODestroy)?;
+        let handle = Handle(mem::replace(&mut self.handle, ptr::null_mut()));
+        if handle.0.is_null() {
+            return Ok(());
+        }
+        let destroyed = bounded(DOING, DROP_LIMIT, move || {
+            let handle = handle;
+            // SAFETY: set up once, and destroyed once, here; the batch has no handle any more.
+            unsafe { destroy(handle.0) }
+        });
+        destroyed.inspect_err(|error| self.driver.poison(error.to_string()))
+    }
+}
+
+/// The array that the library stores events in. It outlives every call, because NVIDIA's 1.20 was seen to set the state
+/// of a failed operation in the array of a call that had returned already; so it is only looked at through a pointer.
+struct Events {
+    first: ptr::NonNull<sys::CUfileIOEvents_t>,
+    len: usize,
+}
+
+impl Events {
+    fn new(capacity: u32) -> Self {
+        let events = vec![sys::CUfileIOEvents_t::default(); capacity as usize].into_boxed_slice();
+        let len = events.len();
+        Self { first: ptr::NonNull::from(Box::leak(events)).cast(), len }
+    }
+
+    /// Forgets what is in it. The pointer is for the library.
+    fn clear(&mut self) -> *mut sys::CUfileIOEvents_t {
+        // SAFETY: `len` elements are allocated until `self` is dropped, and zeros are an event.
+        unsafe { self.first.as_ptr().write_bytes(0, self.len) };
+        self.first.as_ptr()
+    }
+
+    /// Copies of the first `count` events.
+    fn read(&self, count: u32) -> Vec<sys::CUfileIOEvents_t> {
+        let count = (count as usize).min(self.len);
+        // SAFETY: `len` elements are allocated until `self` is dropped. Volatile, since the library may still write.
+        (0..count).map(|place| unsafe { self.first.add(place).read_volatile() }).collect()
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        let events = ptr::NonNull::slice_from_raw_parts(self.first, self.len);
+        // SAFETY: leaked once in `new`, taken back once, here: the batch is destroyed.
+        drop(unsafe { Box::from_raw(events.as_ptr()) });
+    }
+}
+
+/// The library's token of a batch, on its way to another thread.
+struct Handle(sys::CUfileBatchHandle_t);
+
+// SAFETY: a token that any thread may give to the library; it is never dereferenced here.
+unsafe impl Send for Handle {}
+
+fn set_up(driver: &Driver, capacity: u32) -> CuFileResult<sys::CUfileBatchHandle_t> {
+    let set_up = need!(driver.library(), cuFileBatchIOSetUp)?;
+    let mut handle: sys::CUfileBatchHandle_t = ptr::null_mut();
+    // SAFETY: `handle` is writable for the call.
+    let answer = unsafe { set_up(&mut handle, capacity) };
+    check("cuFileBatchIOSetUp", answer, || format!("setting up a batch of {capacity} operations"))?;
+    Ok(handle)
 }
 
 /// Whether a submission refused with this code began nothing: wrong arguments, a full queue, a driver that is not open.
@@ -435,30 +377,32 @@ fn is_over(state: sys::CUfileStatus_t) -> bool {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        let settled = match self.driver.enter_to_release() {
-            Release::By(_) if self.in_flight.is_empty() => true,
-            Release::By(_) => {
-                self.cancel().ok();
-                self.wait(usize::MAX, DROP_LIMIT).is_ok() && self.in_flight.is_empty()
-            }
-            // The close of the driver is not known to wait for batches.
-            Release::Released => self.in_flight.is_empty(),
-            Release::Leak => false,
-        };
-        if !settled {
+        let callable = matches!(self.driver.enter_to_release(), Release::By(_));
+        if callable && !self.in_flight.is_empty() {
+            // Waiting comes first: the ends of cancelled operations may never be reported.
+            let waited = self.wait(usize::MAX, DROP_LIMIT).map(|_| ());
             if !self.in_flight.is_empty() {
-                let count = self.in_flight.len();
-                self.driver
-                    .poison(format!("{count} operations of a batch did not end; their memory is kept"));
+                let cancelled = waited.and_then(|()| self.call_cancel());
+                cancelled.and_then(|()| self.wait(usize::MAX, Duration::from_secs(1))).ok();
             }
-            mem::forget(mem::take(&mut self.in_flight));
-            mem::forget(mem::take(&mut self.arrays));
+        }
+        if self.in_flight.is_empty() {
+            // A batch of a closed driver is gone; one that is not destroyed may still use its array.
+            let released = match self.driver.enter_to_release() {
+                Release::By(_) => self.destroy().is_ok(),
+                Release::Released => true,
+                Release::Leak => false,
+            };
+            if !released {
+                self.keep_events();
+            }
             return;
         }
-        if let (Release::By(api), false) = (self.driver.enter_to_release(), self.handle.is_null()) {
-            // SAFETY: set up in `new` and destroyed once, here; nothing is in flight.
-            api.cuFileBatchIODestroy.into_iter().for_each(|destroy| unsafe { destroy(self.handle) });
-        }
+        let count = self.in_flight.len();
+        self.driver.poison(format!("{count} operations of a batch did not end; their memory is kept"));
+        mem::forget(mem::take(&mut self.in_flight));
+        mem::forget(mem::take(&mut self.arrays));
+        self.keep_events();
     }
 }
 

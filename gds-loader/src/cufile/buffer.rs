@@ -98,7 +98,7 @@ impl Drop for Registration {
             // What may still use the memory keeps it.
             Release::Leak => false,
             Release::By(api) => {
-                self.keep.device().make_current().ok();
+                self.driver.enter_on(Some(self.keep.device())).ok();
                 // SAFETY: registered once in `register` and deregistered once, here. Nothing is in flight: operations
                 // own their part of the memory, and with it this registration.
                 let answer = unsafe { (api.cuFileBufDeregister)(pointer(self.base)) };

@@ -22,6 +22,8 @@ use super::error::{CuFileError, CuFileResult};
 use super::library::Library;
 use super::settings::DriverSettings;
 
+pub(super) use open::bounded;
+
 /// How the driver moves bytes, for the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
@@ -48,6 +50,8 @@ impl fmt::Display for Mode {
 #[derive(Clone)]
 pub struct Driver {
     inner: Arc<Inner>,
+    /// The device whose context is current where host memory is transferred: the library pins it there.
+    device: Device,
 }
 
 struct Inner {
@@ -129,18 +133,18 @@ impl Driver {
         if let Some(first) = inner.poison.get() {
             return Err(CuFileError::Poisoned { first: first.clone() });
         }
-        if inner.closed.load(Ordering::Acquire) {
+        // Asked each time, though it costs a call: a read with a closed driver opens it again, in whatever mode.
+        if self.is_closed() {
             return Err(CuFileError::Closed { doing: "using cuFile".into(), status: None });
         }
         Ok(inner.library.api())
     }
 
-    /// The functions, on a thread where the device's context is current: the library looks for it there.
+    /// The functions, on a thread where the device's context is current: the library looks for it there. For host memory
+    /// it is that of the driver's own device.
     pub(super) fn enter_on(&self, device: Option<&Device>) -> CuFileResult<&'static Api> {
         let api = self.enter()?;
-        if let Some(device) = device {
-            device.make_current()?;
-        }
+        device.filter(|device| device.is_cuda()).unwrap_or(&self.device).make_current()?;
         Ok(api)
     }
 

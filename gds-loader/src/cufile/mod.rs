@@ -47,6 +47,7 @@ mod file;
 mod io;
 mod library;
 mod memory;
+mod operation;
 mod params;
 mod properties;
 mod settings;
@@ -57,13 +58,14 @@ mod window;
 
 pub use cufile_sys::{Failure, Kind as StatusKind, Since, Status, TransferError};
 
-pub use batch::{Batch, Completion, Operation, SubmitError, Ticket};
+pub use batch::{Batch, SubmitError};
 pub use buffer::{RegisteredBuffer, RegistrationBudget};
 pub use driver::{Driver, Mode};
 pub use error::{CuFileError, CuFileErrorKind, CuFileResult, Direction};
 pub use file::CuFile;
 pub use library::{Library, Version};
 pub use memory::{Buffer, ReadBuffer, WriteBuffer};
+pub use operation::{Completion, Operation, Ticket};
 pub use params::{BoolParameter, SizeParameter, Slab, SlabPool, StringParameter};
 pub use properties::{DriverProperties, P2pFlags, StorageKind};
 pub use settings::{DriverSettings, OPEN_LIMIT_VARIABLE};

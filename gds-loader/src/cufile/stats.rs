@@ -162,12 +162,12 @@ pub struct Level3 {
 }
 
 impl Level3 {
-    /// Reads that bounced through the host, on all GPUs.
+    /// Reads that bounced through the host, on all GPUs, since gathering began.
     pub fn posix_reads(&self) -> u64 {
         self.gpus.iter().map(|gpu| gpu.read.posix).sum()
     }
 
-    /// Reads that went straight from storage to a GPU.
+    /// Reads that went straight from storage to a GPU, since gathering began.
     pub fn direct_reads(&self) -> u64 {
         self.gpus.iter().map(|gpu| gpu.read.nvfs + gpu.read.p2p).sum()
     }
@@ -233,7 +233,8 @@ impl Driver {
         check("cuFileStatsStop", unsafe { function() }, || "stopping statistics".into())
     }
 
-    /// Sets all counters to 0.
+    /// Sets all counters to 0. With NVIDIA's 1.20 those of the GPUs (level 3) then stay at 0 for good: whoever needs them
+    /// takes differences instead.
     ///
     /// # Errors
     /// As for [`Driver::statistics_level`].

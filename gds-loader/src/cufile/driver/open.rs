@@ -25,7 +25,7 @@ static STATE: Mutex<State> = Mutex::new(State { open: None, timed_out: None, mod
 
 struct State {
     /// Held for the rest of the process, so that the last handle's end closes nothing.
-    open: Option<Driver>,
+    open: Option<Arc<Inner>>,
     timed_out: Option<Duration>,
     /// Whether the parameters of compatibility mode are no longer those of the configuration.
     mode_was_set: bool,
@@ -49,17 +49,18 @@ pub(super) fn open(mode: Mode, settings: &DriverSettings) -> CuFileResult<Driver
     if let Some(limit) = state.timed_out {
         return Err(CuFileError::TimedOut { doing: OPENING.into(), limit });
     }
-    if let Some(driver) = state.open.clone() {
+    let device = check_surroundings(settings)?;
+    if let Some(inner) = state.open.clone() {
+        let driver = Driver { inner, device: device.clone() };
         // A driver that is closed under it is opened again; what was registered with it stays unusable.
         if !driver.is_closed() {
             return share(driver, mode, settings);
         }
         state.open = None;
     }
-    check_surroundings(settings)?;
-    let driver = open_new(library, mode, settings, &mut state)?;
-    state.open = Some(driver.clone());
-    Ok(driver)
+    let inner = Arc::new(open_new(library, mode, settings, &mut state)?);
+    state.open = Some(Arc::clone(&inner));
+    Ok(Driver { inner, device })
 }
 
 fn share(driver: Driver, mode: Mode, settings: &DriverSettings) -> CuFileResult<Driver> {
@@ -79,8 +80,8 @@ fn not_taken(setting: String, asked: String, found: String) -> CuFileError {
     CuFileError::NotTaken { setting, asked, found }
 }
 
-/// What opening would fail or hang without.
-fn check_surroundings(settings: &DriverSettings) -> CuFileResult<()> {
+/// What opening would fail or hang without. The device is the one that works.
+fn check_surroundings(settings: &DriverSettings) -> CuFileResult<Device> {
     let device = settings.device.clone().map_or_else(|| Device::cuda(0), Ok);
     let device = device.map_err(|error| match error {
         cuda_staging::Error::Unavailable { reason } => {
@@ -98,7 +99,7 @@ fn check_surroundings(settings: &DriverSettings) -> CuFileResult<()> {
             modules.display()
         ))
     })?;
-    Ok(())
+    Ok(device)
 }
 
 fn open_new(
@@ -106,7 +107,7 @@ fn open_new(
     mode: Mode,
     settings: &DriverSettings,
     state: &mut State,
-) -> CuFileResult<Driver> {
+) -> CuFileResult<Inner> {
     // Open by another library in this process: nothing can be set any more, and setting would only change what is read.
     let shared = library.use_count().is_some_and(|count| count > 0);
     if shared {
@@ -132,16 +133,14 @@ fn open_new(
         }
     };
     tracing::debug!(?library, %mode, shared, elapsed = ?start.elapsed(), "cuFile's driver is open");
-    Ok(Driver {
-        inner: Arc::new(Inner {
-            library,
-            mode,
-            compat_ruled_out,
-            opened_in: start.elapsed(),
-            process: std::process::id(),
-            closed: AtomicBool::new(false),
-            poison: OnceLock::new(),
-        }),
+    Ok(Inner {
+        library,
+        mode,
+        compat_ruled_out,
+        opened_in: start.elapsed(),
+        process: std::process::id(),
+        closed: AtomicBool::new(false),
+        poison: OnceLock::new(),
     })
 }
 
@@ -262,7 +261,7 @@ pub(super) fn close(driver: Driver) -> CuFileResult<(), (Driver, CuFileError)> {
     };
     // This handle and the process's own. No other can appear meanwhile: it would be cloned from one that exists, or
     // given out under the lock.
-    let is_current = state.open.as_ref().is_some_and(|open| Arc::ptr_eq(&open.inner, &driver.inner));
+    let is_current = state.open.as_ref().is_some_and(|open| Arc::ptr_eq(open, &driver.inner));
     let expected = if is_current { 2 } else { 1 };
     let users = Arc::strong_count(&driver.inner) - expected;
     if users > 0 {
@@ -280,7 +279,7 @@ pub(super) fn close(driver: Driver) -> CuFileResult<(), (Driver, CuFileError)> {
 }
 
 /// What `work` returns, unless that takes longer than `limit`: then the thread it runs on is left behind.
-fn bounded<T: Send + 'static>(
+pub(in crate::cufile) fn bounded<T: Send + 'static>(
     doing: &str,
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
