@@ -343,6 +343,62 @@ fn another_user_closes_the_driver_under_a_batch() {
     outcome.inspect(|outcome| assert!(outcome.finished, "{outcome}"));
 }
 
+/// Where every read bounces, in batches and one by one, `gds` is claimed by nobody.
+#[test]
+fn a_library_that_lies_is_found_out() {
+    let test = "a_library_that_lies_is_found_out";
+    on_both(test, &[("CUFILE_SIM_MODE", "lying")], || {
+        let sample = Sample::new(test);
+        for batches in [false, true] {
+            let model = loader(Backend::Auto).cufile_batches(batches).load(sample.path()).unwrap();
+            sample.check(&model);
+            let report = model.report();
+            assert_eq!(proof(report), Some(GdsProof::Bounced), "{report:?}");
+            assert_eq!(report.paths.get(PathKind::Gds), 0, "{report:?}");
+            assert_eq!(report.paths.get(PathKind::GdsCompat), report.bytes, "{report:?}");
+            let error = forced().cufile_batches(batches).load(sample.path()).unwrap_err();
+            assert!(matches!(error, Error::Unavailable { by: PathKind::Gds, .. }), "{error:?}");
+        }
+    });
+}
+
+/// What is dropped in flight is over when its memory is free for others.
+#[test]
+fn what_is_dropped_in_flight_is_waited_for() {
+    let test = "what_is_dropped_in_flight_is_waited_for";
+    on_both(test, &[], || {
+        let folder = folder::on_disk(test);
+        let path = folder.path().join("file");
+        fs::write(&path, payload("file", 65536)).unwrap();
+        let driver = Driver::open(Mode::Direct).unwrap();
+        let file = CuFile::open(&driver, &path).unwrap();
+        let memory = || RegisteredBuffer::register(&driver, gpu().allocate(65536, 4096).unwrap()).unwrap();
+        let stream = CuFileStream::register(&driver, gpu().stream().unwrap(), StreamFlags::FIXED).unwrap();
+        let on_stream = || drop(stream.read(&file, 0, 65536, memory(), 0).unwrap());
+        let in_batch = || {
+            let mut batch = Batch::new(&driver, 1).unwrap();
+            batch.submit(vec![Operation::read(&file, 0, 65536, memory(), 0).unwrap()]).unwrap();
+            drop(batch);
+        };
+        let ways: [&dyn Fn(); 2] = [&on_stream, &in_batch];
+        for (place, begin_and_drop) in ways.into_iter().enumerate() {
+            let read_bytes = || cufile_sim::report().transfers.read_bytes;
+            let before = read_bytes();
+            cufile_sim::pause_transfers();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(150));
+                    cufile_sim::resume_transfers();
+                });
+                begin_and_drop();
+                assert_eq!(read_bytes() - before, 65536, "way {place}: it was not over");
+            });
+            assert!(driver.health().is_ok());
+            assert_eq!(cufile_sim::report().alive.buffers, 0, "way {place}");
+        }
+    });
+}
+
 /// In the child of a fork nothing of the parent's can be used, and the parent is none the worse.
 #[test]
 fn a_fork_in_the_middle() {
