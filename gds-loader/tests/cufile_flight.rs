@@ -184,7 +184,7 @@ fn what_a_batch_cannot_take_comes_back() {
 fn a_cancelled_batch_completes_everything_and_goes_on() {
     const TEST: &str = "a_cancelled_batch_completes_everything_and_goes_on";
     let Some(simulation) = nvidia(TEST) else { return };
-    let outcome = simulation.run(|| {
+    let outcome = simulation.leaving().run(|| {
         let sample = Sample::of("batch-cancelled", 1 << 20);
         let driver = compat();
         let file = CuFile::open(&driver, &sample.path).unwrap();

@@ -1,5 +1,6 @@
 //! The project's own chores, one module each. `cargo xtask --help` lists them.
 
+mod asan;
 mod bindgen;
 mod ci;
 mod cufile;
@@ -20,6 +21,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Run the tests of cuFile under AddressSanitizer, simulators included (needs a nightly toolchain)
+    Asan(asan::Arguments),
     /// Regenerate cufile-sys/src/bindings.rs from NVIDIA's header
     Bindgen(bindgen::Arguments),
     /// Everything CI checks: formatting, lints, documentation, bindings, tests, mutants
@@ -36,6 +39,7 @@ enum Task {
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().task {
+        Task::Asan(arguments) => asan::run(arguments),
         Task::Bindgen(arguments) => bindgen::run(arguments),
         Task::Ci(arguments) => ci::run(arguments),
         Task::Cufile(arguments) => cufile::run(arguments),

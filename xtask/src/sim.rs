@@ -77,18 +77,27 @@ pub(crate) fn build(cufile: CuFile) -> Result<Environment> {
         CuFile::Sim => Some(build_cufile()?),
         CuFile::None => None,
     };
-    let built = cargo_build("cuda-sim")?;
-    let folder = target()?.join("sim");
-    install(&built, &folder.join(LIBRARY))?;
+    place(&cargo_build("cuda-sim")?, &target()?.join("sim"), library)
+}
+
+/// Puts a driver that was built into `folder`, under both of its names; what a command needs to find it there, and
+/// `cufile`.
+pub(crate) fn place(driver: &Path, folder: &Path, cufile: Option<PathBuf>) -> Result<Environment> {
+    install(driver, &folder.join(LIBRARY))?;
     link(LIBRARY, &folder.join(LINK))?;
-    environment(&folder, library)
+    environment(folder, cufile)
+}
+
+/// Puts a libcufile that was built into `folder`, under its name.
+pub(crate) fn place_cufile(built: &Path, folder: &Path) -> Result<PathBuf> {
+    let library = folder.join(CUFILE);
+    install(built, &library)?;
+    Ok(library)
 }
 
 /// Builds the simulated libcufile.
 pub(crate) fn build_cufile() -> Result<PathBuf> {
-    let library = target()?.join("sim-cufile").join(CUFILE);
-    install(&cargo_build("cufile-sim")?, &library)?;
-    Ok(library)
+    place_cufile(&cargo_build("cufile-sim")?, &target()?.join("sim-cufile"))
 }
 
 /// Builds the library of `package` for speed.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -33,9 +33,20 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         cargo.arg("--workspace");
     }
     cargo.args(&arguments.cargo);
-    needs.give(&mut cargo);
+    run_and_count(&mut cargo, &needs, start, prepared)
+}
+
+/// Runs the tests of `cargo`, and says which of them could not run and how many did what: that is the last line. Ends the
+/// process where one failed.
+pub(crate) fn run_and_count(
+    cargo: &mut Command,
+    needs: &Needs,
+    start: Instant,
+    prepared: Duration,
+) -> Result<()> {
+    needs.give(cargo);
     let mut results = Results::default();
-    let status = results::stream(&mut cargo, |line| {
+    let status = results::stream(cargo, |line| {
         println!("{line}");
         results.read(line);
     })?;
@@ -90,17 +101,19 @@ impl Needs {
     /// # Errors
     /// Where the driver cannot be built; and with `GDS_REQUIRE_CUFILE=1`, where the libraries cannot be fetched.
     pub(crate) fn prepare() -> Result<Self> {
-        if let Err(error) = cufile::fetch() {
-            if std::env::var_os("GDS_REQUIRE_CUFILE").is_some_and(|value| value == "1") {
-                return Err(error);
-            }
-            eprintln!("tests of NVIDIA's libcufile cannot run: {error:#}");
-        }
-        let environment = sim::build(sim::CuFile::Nvidia)?;
-        let cufile_simulator = sim::build_cufile()?;
+        fetch_cufile()?;
         let target = std::path::absolute(workspace::target())?;
-        let folder = target.join("tests");
-        fs::create_dir_all(&folder).with_context(|| format!("could not create {}", folder.display()))?;
+        Self::of(&sim::build(sim::CuFile::Nvidia)?, sim::build_cufile()?, &target.join("tests"))
+    }
+
+    /// Of these simulators; what the tests leave goes into `folder`.
+    pub(crate) fn of(
+        environment: &sim::Environment,
+        cufile_simulator: PathBuf,
+        folder: &Path,
+    ) -> Result<Self> {
+        let target = std::path::absolute(workspace::target())?;
+        fs::create_dir_all(folder).with_context(|| format!("could not create {}", folder.display()))?;
         let needs = Self {
             simulator: folder.join("simulator.env"),
             cufile_simulator,
@@ -133,6 +146,17 @@ impl Needs {
             .with_context(|| format!("could not remove {}", self.not_run.display()))?;
         Ok(by_test(&text))
     }
+}
+
+/// NVIDIA's libraries, which may be missing unless `GDS_REQUIRE_CUFILE` is 1.
+pub(crate) fn fetch_cufile() -> Result<()> {
+    if let Err(error) = cufile::fetch() {
+        if std::env::var_os("GDS_REQUIRE_CUFILE").is_some_and(|value| value == "1") {
+            return Err(error);
+        }
+        eprintln!("tests of NVIDIA's libcufile cannot run: {error:#}");
+    }
+    Ok(())
 }
 
 /// One entry per test of lines "test: reason"; a test may lack several things.

@@ -47,7 +47,7 @@ pub(crate) fn on_sim(test: &str, settings: &[(&str, &str)], body: impl FnOnce())
 /// Runs `body` in a child on the simulated libcufile, which must end well; what it leaves is for the caller to judge.
 #[track_caller]
 pub(crate) fn on_sim_leaving(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) -> Option<Outcome> {
-    let outcome = sim(test, settings).run(body)?;
+    let outcome = sim(test, settings).leaving().run(body)?;
     assert!(outcome.finished, "{outcome}");
     Some(outcome)
 }
