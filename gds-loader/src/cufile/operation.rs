@@ -10,7 +10,10 @@ use super::file::CuFile;
 use super::io::Request;
 use super::memory::{Buffer, Span, signed};
 
-/// One read or write. Owns what it uses.
+/// One read or write of device memory. Owns what it uses.
+///
+/// Host memory is refused: NVIDIA's 1.20 transfers it by threads of its own, which fail some of the operations and were
+/// seen to write to memory that was no longer theirs.
 #[derive(Debug)]
 pub struct Operation {
     file: CuFile,
@@ -25,7 +28,7 @@ impl Operation {
     /// Reads `len` bytes at `file_offset` into `buffer`, from its byte `buffer_offset` on.
     ///
     /// # Errors
-    /// [`CuFileError::Usage`] where the buffer has no such bytes, or is read-only.
+    /// [`CuFileError::Usage`] where the buffer has no such bytes, is read-only, or is the host's.
     pub fn read(
         file: &CuFile,
         file_offset: u64,
@@ -39,7 +42,7 @@ impl Operation {
     /// Writes `len` bytes of `buffer`, from its byte `buffer_offset` on, to the file at `file_offset`.
     ///
     /// # Errors
-    /// [`CuFileError::Usage`] where the buffer has no such bytes.
+    /// [`CuFileError::Usage`] where the buffer has no such bytes, or is the host's.
     pub fn write(
         file: &CuFile,
         file_offset: u64,
@@ -58,6 +61,9 @@ impl Operation {
         buffer: Buffer,
         buffer_offset: u64,
     ) -> CuFileResult<Self> {
+        if !buffer.device().is_cuda() {
+            return Err(CuFileError::usage("a batch of host memory; use plain reads and writes for it"));
+        }
         let mut operation = Self { file: file.clone(), direction, file_offset, buffer_offset, len, buffer };
         operation.span()?;
         Ok(operation)
