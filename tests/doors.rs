@@ -1,0 +1,148 @@
+//! What the library's front door promises beyond the cases that every path runs through: what it refuses, whom it waits for, and
+//! what its digests are of.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failure here fails the test")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cuda_staging::{Device, RegionMut, Stream};
+use gds_loader::{Backend, Destination, Error, ErrorKind, Loader, Model, PathKind};
+use sha2::{Digest as _, Sha256};
+use test_support::fixture::{File, payload};
+use test_support::{control, cufile_sim, folder, on_simulator};
+
+/// One tensor of 4,000 bytes, named `a`.
+fn small(folder: &Path) -> PathBuf {
+    let path = folder.join("model.safetensors");
+    File::new().tensor("a", "F32", &[1000]).write(&path);
+    path
+}
+
+#[track_caller]
+fn refused_option(error: &Error, name: &str) {
+    assert!(matches!(error, Error::Option { option, .. } if *option == name), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert!(error.to_string().contains(name), "{error}");
+}
+
+#[test]
+fn memory_of_another_device_than_the_loaders_is_refused() {
+    let test = "memory_of_another_device_than_the_loaders_is_refused";
+    on_simulator(test, &[("CUDA_SIM_DEVICES", "2")], || {
+        let folder = folder::on_disk(test);
+        let path = small(folder.path());
+        let gpus = [0, 1].map(|index| Device::cuda(index).unwrap());
+        let to = |device: &Device| Loader::new().device(device.clone());
+        let on_first = || vec![Destination::region("a", gpus[0].allocate(4000, 256).unwrap())];
+
+        let mut host = vec![0xa5; 4000];
+        let error = to(&gpus[0])
+            .load_into(&path, vec![Destination::host("a", host.as_mut_slice()).unwrap()])
+            .unwrap_err();
+        refused_option(&error, "device");
+        assert!(host == [0xa5; 4000], "a destination of a load that was refused");
+        refused_option(&to(&gpus[1]).load_into(&path, on_first()).unwrap_err(), "device");
+        refused_option(&to(&Device::cpu()).load_into(&path, on_first()).unwrap_err(), "device");
+
+        // The same device, opened once more, is not another.
+        to(&Device::cuda(0).unwrap()).load_into(&path, on_first()).unwrap();
+        to(&Device::cpu())
+            .load_into(&path, vec![Destination::host("a", host.as_mut_slice()).unwrap()])
+            .unwrap();
+        assert!(host == payload("a", 4000));
+    });
+}
+
+#[test]
+fn the_cpu_has_no_stream_to_wait_for() {
+    let folder = folder::on_disk("no_stream");
+    let path = small(folder.path());
+    // SAFETY: null is a stream that is always there.
+    let loader = unsafe { Loader::new().device(Device::cpu()).after_stream(std::ptr::null_mut()) };
+    refused_option(&loader.load(&path).unwrap_err(), "after-stream");
+    let mut host = vec![0xa5; 4000];
+    let destinations = vec![Destination::host("a", host.as_mut_slice()).unwrap()];
+    refused_option(&loader.load_into(&path, destinations).unwrap_err(), "after-stream");
+    assert!(host == [0xa5; 4000], "a destination of a load that was refused");
+}
+
+/// Half a second of copies of `from` to `to` on a stream.
+fn keep_writing(stream: &mut Stream, from: &[u8], to: &RegionMut) {
+    to.device().memory().unwrap(); // makes the context current on this thread
+    for _ in 0..100 {
+        let (stream, len) = (stream.raw().unwrap().cast(), from.len());
+        // SAFETY: the context is current; the caller keeps both ends until it has waited for the stream.
+        let code = unsafe {
+            let from = from.as_ptr().cast();
+            cuda_staging::cudarc::driver::sys::cuMemcpyHtoDAsync_v2(to.address(), from, len, stream)
+        };
+        assert_eq!(code as u32, 0);
+    }
+}
+
+/// The caller's stream still writes the destination when the load is called: what was asked for first must happen first.
+fn waits_for_the_callers_stream(test: &str, kind: PathKind) {
+    let settings = [("CUDA_SIM_COPY_LATENCY_US", "5000"), ("CUFILE_SIM_MODE", "real")];
+    cufile_sim::on_simulator(test, &settings, || {
+        let folder = folder::on_disk(test);
+        let path = small(folder.path());
+        let device = Device::cuda(0).unwrap();
+        let loader = Loader::new().device(device.clone()).backend(Backend::Only(kind));
+        // Opens cuFile, so that the load that counts takes no time.
+        loader.load(&path).unwrap();
+        let (mut stream, memory) = (device.stream().unwrap(), device.allocate(4000, 256).unwrap());
+        let stale = vec![0xee_u8; 4000];
+        keep_writing(&mut stream, &stale, &memory);
+        // SAFETY: the stream lives until the end of this test, and is the device's.
+        let loader = unsafe { loader.after_stream(stream.raw().unwrap()) };
+        // SAFETY: `memory` outlives the load, and the loader waits for the stream, the only one that writes it.
+        let destination = unsafe { Destination::device("a", &device, memory.address(), 4000) }.unwrap();
+        let report = loader.load_into(&path, vec![destination]).unwrap();
+        assert_eq!(report.paths.get(kind), 4000);
+        stream.synchronize(Duration::from_secs(30)).unwrap();
+        assert!(control::read_device_memory(memory.address(), 4000) == payload("a", 4000));
+    });
+}
+
+#[test]
+fn a_load_by_gds_waits_for_the_callers_stream() {
+    waits_for_the_callers_stream("a_load_by_gds_waits_for_the_callers_stream", PathKind::Gds);
+}
+
+#[test]
+fn a_load_by_gds_compat_waits_for_the_callers_stream() {
+    waits_for_the_callers_stream("a_load_by_gds_compat_waits_for_the_callers_stream", PathKind::GdsCompat);
+}
+
+/// Five thousand tensors of up to 40 bytes, empty ones among them, and longer ones on either side of the 4 MiB that are
+/// hashed at a time.
+fn of_every_length() -> File {
+    const MIB4: u64 = 4 << 20;
+    let longer = [(1000, MIB4 + 13), (2000, MIB4), (2001, MIB4 - 100), (4999, 2 * MIB4 + 1)];
+    (0..5000).fold(File::new(), |file, k| {
+        let len = longer.iter().find(|(at, _)| *at == k).map_or(k * 7 % 41, |(_, len)| *len);
+        file.tensor(&format!("{k:04}"), "U8", &[len])
+    })
+}
+
+#[test]
+fn digests_of_short_and_empty_and_long_tensors_are_those_of_their_bytes() {
+    let test = "digests_of_short_and_empty_and_long_tensors_are_those_of_their_bytes";
+    let settings = [("CUDA_SIM_COPY_LATENCY_US", "100"), ("CUDA_SIM_JITTER_US", "300")];
+    on_simulator(test, &settings, || {
+        let folder = folder::on_disk(test);
+        let (path, file) = (folder.path().join("model.safetensors"), of_every_length());
+        file.write(&path);
+        assert!(file.tensors().iter().filter(|tensor| tensor.is_empty()).count() > 100);
+        let load = |device| -> Model { Loader::new().device(device).load(&path).unwrap() };
+        let [cpu, gpu] =
+            [Device::cpu(), Device::cuda(0).unwrap()].map(|device| load(device).digests().unwrap());
+        assert_eq!(cpu.len(), 5000);
+        for tensor in file.tensors() {
+            let digest: String =
+                Sha256::digest(tensor.bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(cpu[&tensor.name], digest, "{}", tensor.name);
+            assert_eq!(gpu[&tensor.name], digest, "{}", tensor.name);
+        }
+    });
+}
