@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed preparation is a failed test")]
 
 use std::convert::Infallible;
+use std::slice;
 use std::time::{Duration, Instant};
 
 use cuda_staging::{Device, Error, Region, RegionMut, RingOptions, SlotCopy, WindowRing};
@@ -106,7 +107,8 @@ fn dropping_the_ring_waits_for_what_is_in_flight() {
         let device = Device::cuda(0).unwrap();
         let window = windows(&device, 1).remove(0);
         let mut ring: WindowRing<Window> = device.window_ring().unwrap();
-        let (carved, parts) = device.allocate(WINDOW, 256).unwrap().carve(&[0..WINDOW]).unwrap();
+        let (carved, parts) =
+            device.allocate(WINDOW, 256).unwrap().carve(slice::from_ref(&(0..WINDOW))).unwrap();
         pause_copies();
         let copies = parts.into_iter().map(|to| SlotCopy { slot_offset: 0, to }).collect();
         ring.launch(window, copies).unwrap();
