@@ -16,6 +16,7 @@ use cufile_sys::{Failure, Status};
 
 use super::DROP_LIMIT;
 use super::driver::{Driver, Release, bounded};
+use super::ending::transferring;
 use super::error::{CuFileError, CuFileResult};
 use super::library::{check, need};
 use super::operation::{Completion, Operation, Ticket};
@@ -162,6 +163,7 @@ impl Batch {
         let count = array.len() as u32;
         self.arrays.push(array);
         let array = self.arrays.last_mut().map_or(ptr::null_mut(), |array| array.as_mut_ptr());
+        let _transfer = transferring();
         // SAFETY:
         // - the batch is set up, and has room for `count` operations;
         // - the array lives until nothing of this batch is in flight;
@@ -199,6 +201,7 @@ impl Batch {
         let mut count = self.capacity;
         let mut no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let events = self.events.clear();
+        let _transfer = transferring();
         // SAFETY: the batch is set up; there is room for `count` events, for as long as the batch is; the other two are
         // writable for the call.
         let answer = unsafe { get_status(self.handle, 0, &mut count, events, &mut no_time) };

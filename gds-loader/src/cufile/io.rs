@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use cufile_sys::TransferError;
 
+use super::ending::transferring;
 use super::error::{CuFileError, CuFileResult, Direction};
 use super::file::CuFile;
 use super::memory::{ReadBuffer, Span, WriteBuffer, signed};
@@ -138,6 +139,7 @@ impl Request<'_> {
         let in_memory = span.offset()?;
         let size = usize::try_from(span.len()).map_err(|_| CuFileError::usage("more bytes than memory"))?;
         let (handle, base) = (self.file.handle(), span.base());
+        let _transfer = transferring();
         // SAFETY:
         // - the handle is registered, since `file` holds it;
         // - `size` bytes at base + offset are memory that the caller has access to for the time of this call: unique

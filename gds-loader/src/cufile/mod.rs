@@ -42,6 +42,7 @@ use std::time::Duration;
 mod batch;
 mod buffer;
 mod driver;
+mod ending;
 mod error;
 mod file;
 mod io;

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use cufile_sys::{CUfileIOVec_t, TransferError};
 
+use super::ending::transferring;
 use super::error::{CuFileError, CuFileResult, Direction};
 use super::file::CuFile;
 use super::io::{Request, errno};
@@ -147,6 +148,7 @@ impl CuFile {
             Direction::Read => need!(self.driver().library(), cuFileReadv)?,
             Direction::Write => need!(self.driver().library(), cuFileWritev)?,
         };
+        let _transfer = transferring();
         // SAFETY:
         // - the handle is registered, since `self` holds it, and the array lives for the call;
         // - each vector is memory that the caller has access to for the time of this call: unique access for reading

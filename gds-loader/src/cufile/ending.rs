@@ -1,0 +1,66 @@
+//! The end of the process, while other threads read.
+//!
+//! NVIDIA's library takes down what its transfers use in a destructor, and transfers of other threads then crash (seen with 1.20).
+//! So those that run are waited for before, a little, and no new one begins.
+
+use std::process;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long transfers are waited for: one that hangs is no reason for the process to stay.
+const LIMIT: Duration = Duration::from_secs(2);
+
+static IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
+static ENDING: AtomicBool = AtomicBool::new(false);
+/// The thread that ends the process, as pthread_self gives it: what it calls in destructors of its own must not wait for itself.
+static ENDED_BY: AtomicUsize = AtomicUsize::new(0);
+/// The process that counts; in the child of a fork nobody else runs.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// A transfer, from before the call of the library until after it.
+pub(super) struct Transferring(());
+
+/// Begins a transfer. Does not return where the process is ending.
+pub(super) fn transferring() -> Transferring {
+    static HANDLER: Once = Once::new();
+    HANDLER.call_once(|| {
+        PROCESS.store(process::id(), Ordering::Relaxed);
+        // SAFETY: the handler takes and returns nothing, and cannot panic. Where there is no room for it, all is as without.
+        unsafe { libc::atexit(at_exit) };
+    });
+    IN_FLIGHT.fetch_add(1, Ordering::SeqCst);
+    let transfer = Transferring(());
+    if ENDING.load(Ordering::SeqCst) && ENDED_BY.load(Ordering::SeqCst) != this_thread() {
+        drop(transfer);
+        loop {
+            thread::park();
+        }
+    }
+    transfer
+}
+
+impl Drop for Transferring {
+    fn drop(&mut self) {
+        IN_FLIGHT.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn this_thread() -> usize {
+    // SAFETY: takes nothing, and cannot fail.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// Runs before the destructors of every library.
+extern "C" fn at_exit() {
+    if PROCESS.load(Ordering::Relaxed) != process::id() {
+        return;
+    }
+    ENDED_BY.store(this_thread(), Ordering::SeqCst);
+    ENDING.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    while IN_FLIGHT.load(Ordering::SeqCst) > 0 && start.elapsed() < LIMIT {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
