@@ -183,3 +183,28 @@ fn its_statistics_agree_on_the_bytes() {
         outcome.assert_well();
     }
 }
+
+/// With reads in flight, on other threads, and the driver open: the library's own end must not be in the way.
+#[test]
+fn the_process_ends_in_the_middle_of_a_load() {
+    let test = "the_process_ends_in_the_middle_of_a_load";
+    for version in ["1.20", "1.14"] {
+        let Some(library) = nvidia(test, version) else { return };
+        let simulation =
+            Simulation::new(test).setting(LIBRARY, library).setting("CUFILE_LOGFILE_PATH", "/dev/null");
+        let outcome = simulation.run(|| {
+            let folder = folder::on_disk(test);
+            let path = folder.path().join("model.safetensors");
+            File::new().tensor("a", "F32", &[4 << 20]).write(&path);
+            let loader = Loader::new().device(Device::cuda(0).unwrap()).threads(4).read_size(256 << 10);
+            let loader = loader.backend(Backend::Only(PathKind::GdsCompat)).on_progress(move |_| {
+                let _ = std::fs::remove_dir_all(folder.path());
+                std::process::exit(7);
+            });
+            let error = loader.load(&path).err();
+            panic!("that load ended: {error:?}");
+        });
+        let Some(outcome) = outcome else { return };
+        assert_eq!(outcome.child.code(), Some(7), "{version}: {outcome}");
+    }
+}
