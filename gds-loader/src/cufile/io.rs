@@ -18,8 +18,8 @@ use super::memory::{ReadBuffer, Span, WriteBuffer, signed};
 enum AtEnd {
     /// An error.
     Fail,
-    /// Over.
-    Stop,
+    /// Over; and so is one that has this many bytes.
+    Stop { enough: u64 },
 }
 
 impl CuFile {
@@ -60,9 +60,22 @@ impl CuFile {
         range: Range<u64>,
         file_offset: u64,
     ) -> CuFileResult<u64> {
+        let enough = range.end.saturating_sub(range.start);
+        self.read_at_least(into, range, enough, file_offset)
+    }
+
+    /// Asks for all the bytes `range` of `into`, and is content with the first `enough` of them, or with as many as the file
+    /// has. What lies beyond is not asked for again: a second request, from wherever the file ends, would not go straight.
+    pub(crate) fn read_at_least<B: ReadBuffer + ?Sized>(
+        &self,
+        into: &mut B,
+        range: Range<u64>,
+        enough: u64,
+        file_offset: u64,
+    ) -> CuFileResult<u64> {
         let span = into.span_mut().part(&range)?;
         self.make_current(into.device())?;
-        self.transfer(Direction::Read, span, file_offset, AtEnd::Stop)
+        self.transfer(Direction::Read, span, file_offset, AtEnd::Stop { enough })
     }
 
     /// Writes all of `from` to the file.
@@ -107,15 +120,19 @@ impl CuFile {
             return Err(CuFileError::usage(format!("{expected} bytes at offset {file_offset} of a file")));
         }
         let request = Request { file: self, direction, file_offset, expected };
+        let enough = match at_end {
+            AtEnd::Fail => expected,
+            AtEnd::Stop { enough } => enough.min(expected),
+        };
         let mut done = 0;
-        while done < expected {
+        while done < enough {
             let count = match request.once(span.after(done), file_offset + done)? {
                 Err(TransferError::Os(libc::EINTR)) => continue,
                 Err(cause) => return Err(request.failed(done, cause)),
                 Ok(count) => request.sane(count, expected - done)?,
             };
             if count == 0 {
-                return if at_end == AtEnd::Stop { Ok(done) } else { Err(request.short(done)) };
+                return if at_end == AtEnd::Fail { Err(request.short(done)) } else { Ok(done) };
             }
             done += count;
         }

@@ -87,7 +87,7 @@ impl Gds {
         extent: Range<u64>,
     ) -> Result<u64, ReadFailure> {
         let expected = self.expected(&extent);
-        let read = self.file.read_up_to(into, 0..extent.end - extent.start, extent.start);
+        let read = self.file.read_at_least(into, 0..extent.end - extent.start, expected, extent.start);
         match read {
             Ok(done) if done >= expected => Ok(expected),
             Ok(done) => {
