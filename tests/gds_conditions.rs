@@ -140,6 +140,19 @@ fn windows_are_read_into_only_once_their_copies_are_over() {
     });
 }
 
+/// A request of another length or offset would bounce, on hardware: even a file's end is asked for in whole pages.
+#[test]
+fn reads_ask_for_whole_pages() {
+    let test = "reads_ask_for_whole_pages";
+    on_both(test, &[], || {
+        let sample = Sample::new(test);
+        sample.check(&forced().threads(3).load(sample.path()).unwrap());
+        let statistics = Driver::open(Mode::Direct).unwrap().statistics_level3().unwrap();
+        let read = statistics.gpus[0].read;
+        assert!(read.nvfs > 40 && read.unaligned == 0 && read.posix == 0, "{read:?}");
+    });
+}
+
 /// With so little room that the same window is used again at once.
 #[test]
 fn few_windows_are_used_again_and_again() {
