@@ -46,7 +46,8 @@ pub(crate) fn run(_arguments: Arguments) -> Result<()> {
     let mut cargo = nightly(&target, &host, "test");
     cargo.args(["--no-fail-fast"]).args(TESTS);
     // Unwinding by frame pointers does not get through NVIDIA's library, and then nothing says that a leak is its own.
-    cargo.env("ASAN_OPTIONS", "fast_unwind_on_malloc=0");
+    // A symbolizer would not start: it is given the instrumented driver, too.
+    cargo.env("ASAN_OPTIONS", "fast_unwind_on_malloc=0:symbolize=0");
     cargo.env("LSAN_OPTIONS", format!("print_suppressions=0:suppressions={}", suppressions.display()));
     run_and_count(&mut cargo, &needs, start, start.elapsed())
 }

@@ -13,7 +13,7 @@ pub(crate) struct Arguments {}
 type Step = fn(&mut Ci) -> Result<()>;
 
 /// The steps, the cheap ones first.
-const STEPS: [(&str, Step); 6] = [
+const STEPS: [(&str, Step); 7] = [
     ("formatting", |_| workspace::check(workspace::cargo().args(["fmt", "--all", "--check"]))),
     ("lints", |_| {
         let mut cargo = workspace::cargo();
@@ -26,30 +26,41 @@ const STEPS: [(&str, Step); 6] = [
         workspace::check(cargo.env("RUSTDOCFLAGS", "-Dwarnings"))
     }),
     ("bindings", |_| bindgen::run(bindgen::Arguments { check: true })),
-    ("tests", Ci::test),
+    ("tests", |ci| ci.count("test")),
+    ("sanitizer", |ci| ci.count("asan")),
     ("mutants", |_| workspace::check(workspace::cargo().args(["xtask", "mutants"]))),
 ];
 
 /// What the steps leave for the end.
 #[derive(Default)]
 struct Ci {
-    /// The last line of the tests: how many passed, failed and could not run.
-    counts: Option<String>,
+    /// How many tests passed, failed and could not run.
+    counts: Option<[u64; 3]>,
 }
 
 impl Ci {
-    /// The command that README names, as a process of its own.
-    fn test(&mut self) -> Result<()> {
+    /// Runs tests by a command of ours, as a process of its own, and adds its counts to those so far.
+    fn count(&mut self, task: &str) -> Result<()> {
         let mut command = workspace::cargo();
-        let status = results::stream(command.args(["xtask", "test"]), |line| {
+        let mut counts = None;
+        let status = results::stream(command.args(["xtask", task]), |line| {
             println!("{line}");
-            if line.ends_with(" skipped") {
-                self.counts = Some(line.to_owned());
-            }
+            counts = counted(line).or(counts);
         })?;
+        if let Some(counts) = counts {
+            let before = self.counts.unwrap_or_default();
+            self.counts = Some([0, 1, 2].map(|index| before[index] + counts[index]));
+        }
         anyhow::ensure!(status.success(), "{command:?} ended with {status}");
         Ok(())
     }
+}
+
+/// The numbers of a line "N passed, N failed, N skipped".
+fn counted(line: &str) -> Option<[u64; 3]> {
+    let (passed, rest) = line.split_once(" passed, ")?;
+    let (failed, skipped) = rest.strip_suffix(" skipped")?.split_once(" failed, ")?;
+    Some([passed.parse().ok()?, failed.parse().ok()?, skipped.parse().ok()?])
 }
 
 pub(crate) fn run(_arguments: Arguments) -> Result<()> {
@@ -78,12 +89,24 @@ pub(crate) fn run(_arguments: Arguments) -> Result<()> {
         println!("{name:<14} not reached");
     }
     println!("{:<14} {:>16}", "together", in_seconds(start.elapsed()));
-    if let Some(counts) = &ci.counts {
-        println!("{counts}");
+    if let Some([passed, failed, skipped]) = ci.counts {
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
     }
     if outcome.is_err() {
         // Everything has been said, and the counts are to be the last line.
         std::process::exit(1);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_from_the_last_line_of_a_task() {
+        assert_eq!(counted("812 passed, 0 failed, 3 skipped"), Some([812, 0, 3]));
+        assert_eq!(counted("test result: ok. 3 passed; 1 failed; 0 ignored"), None);
+        assert_eq!(counted("All that ran passed in 1.0 s"), None);
+    }
 }
