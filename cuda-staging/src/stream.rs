@@ -45,7 +45,7 @@ impl Stream {
     /// stream).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) on the CPU device; those of the driver.
+    /// [`Error::InvalidArgument`] on the CPU device; those of the driver.
     ///
     /// # Safety
     /// - `stream` is null or a live stream of this device.
@@ -60,7 +60,7 @@ impl Stream {
     /// Waits until all that is enqueued is done, for at most `limit`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`](crate::Error::TimedOut), and those of the driver; either poisons the device.
+    /// [`Error::TimedOut`], and those of the driver; either poisons the device.
     pub fn synchronize(&mut self, limit: Duration) -> Result<()> {
         let Some(lane) = &self.lane else { return Ok(()) };
         lane.stream.record(&lane.event)?;
