@@ -42,16 +42,6 @@ pub enum Error {
         /// Bytes free on the device, where it could be asked.
         free: Option<u64>,
     },
-    /// The operating system refused a call.
-    #[error("{call} failed while {doing}: {source}")]
-    System {
-        /// The system call.
-        call: &'static str,
-        /// What was being done.
-        doing: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
     /// A copy did not end in time. What it uses is kept, and the device is poisoned.
     #[error("{doing} did not end within {} s", limit.as_secs_f64())]
     TimedOut {
