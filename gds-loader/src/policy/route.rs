@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Backend, CuFilePaths, Reach, explain, explain_with_gds, open, verdict};
 use crate::cufile::Driver;
 use crate::error::{Error, Result};
-use crate::facts::FileFacts;
+use crate::facts::{FileFacts, FileSystem};
 use crate::report::Fallback;
 use crate::transport::{Landing, PathKind, ReadCause, ReadFailure, Target, Transport};
 
@@ -18,6 +18,7 @@ pub(crate) struct Route {
     file: Arc<File>,
     len: u64,
     direct_alignment: u64,
+    in_memory: bool,
     forced: bool,
     driver: Option<Driver>,
     state: Mutex<State>,
@@ -50,7 +51,9 @@ impl Route {
         backend: Backend,
         cufile: &CuFilePaths,
     ) -> Result<Self> {
-        let target = Target { path, file, len: facts.len, direct_alignment: facts.direct_io.alignment() };
+        let in_memory = facts.file_system == FileSystem::Memory;
+        let target =
+            Target { path, file, len: facts.len, direct_alignment: facts.direct_io.alignment(), in_memory };
         let driver = cufile.driver().cloned();
         let (order, why) = match backend {
             Backend::Only(kind) => (only(kind), "it was asked for"),
@@ -66,6 +69,7 @@ impl Route {
             file: Arc::clone(file),
             len: facts.len,
             direct_alignment: target.direct_alignment,
+            in_memory,
             forced: backend != Backend::Auto,
             driver,
             state: Mutex::new(State { current, spare: None, fallbacks }),
@@ -204,6 +208,7 @@ impl Route {
                     file: &self.file,
                     len: self.len,
                     direct_alignment: self.direct_alignment,
+                    in_memory: self.in_memory,
                 };
                 first_that_opens(&target, rest, self.driver.as_ref(), offset, &mut refused)
                     .map_err(|(next, why)| unavailable(next, format!("{reason}; then {why}")))?
@@ -296,6 +301,7 @@ mod tests {
             file: Arc::new(file),
             len: 8192,
             direct_alignment: 512,
+            in_memory: false,
             forced,
             driver: None,
             state: Mutex::new(State { current, spare: None, fallbacks: Vec::new() }),

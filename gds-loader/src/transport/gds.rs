@@ -52,7 +52,12 @@ impl Gds {
             return Err(failed(io::Error::from_raw_os_error(libc::ESTALE)));
         }
         let file = CuFile::register(driver, file, target.path)?;
-        Ok(Self { file, len: target.len, alignment: target.direct_alignment.max(PAGE) })
+        let mut gds = Self { file, len: target.len, alignment: target.direct_alignment.max(PAGE) };
+        if gds.landing() == Landing::Straight && target.in_memory {
+            // No sectors to keep: pieces then begin where pages of the destination do, which is what bounce buffers copy best.
+            gds.alignment = 1;
+        }
+        Ok(gds)
     }
 
     /// What the driver's mode makes it: `gds` is a claim until the statistics prove it.

@@ -85,8 +85,13 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
         let file = Arc::new(file);
-        let target =
-            Target { path: Path::new("temporary"), file: &file, len: len as u64, direct_alignment: 1 };
+        let target = Target {
+            path: Path::new("temporary"),
+            file: &file,
+            len: len as u64,
+            direct_alignment: 1,
+            in_memory: false,
+        };
         let map = Mapped::open(&target).unwrap();
         (file, map, bytes)
     }

@@ -85,6 +85,8 @@ pub(crate) struct Target<'a> {
     pub(crate) len: u64,
     /// Alignment for direct I/O, in bytes.
     pub(crate) direct_alignment: u64,
+    /// Whether it lies in memory (tmpfs), where there are no sectors.
+    pub(crate) in_memory: bool,
 }
 
 /// One open file on one path.
