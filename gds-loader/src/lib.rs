@@ -34,7 +34,7 @@ pub use cufile_sys::HEADER_VERSION as CUFILE_HEADER_VERSION;
 pub use error::{Error, ErrorKind, Result};
 pub use load::{Destination, Loader};
 pub use model::{Model, Tensor};
-pub use pipeline::{CancelToken, Progress};
+pub use pipeline::{CancelToken, Measure, Progress};
 pub use policy::Backend;
 pub use report::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, Stages};
 pub use transport::{PathKind, ReadCause};

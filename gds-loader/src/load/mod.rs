@@ -15,7 +15,7 @@ use cuda_staging::{Device, DeviceSelector};
 use crate::error::{Error, Result};
 use crate::facts;
 use crate::model::Model;
-use crate::pipeline::{CallerStream, CancelToken, OnProgress, Progress};
+use crate::pipeline::{CallerStream, CancelToken, Measure, OnProgress, Progress};
 use crate::plan::{self, LayoutRule};
 use crate::policy::Backend;
 use crate::report::LoadReport;
@@ -175,7 +175,21 @@ impl Loader {
     /// # Errors
     /// See [`Error`]. After an error nothing of the load is left.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Model> {
-        let path = path.as_ref();
+        let (device, loaded, offsets) = self.carry_out(path.as_ref(), Measure::Pipelined)?;
+        Model::new(device, loaded, offsets)
+    }
+
+    /// Does as much of a load as `measure` says, and gives back nothing but the report: bytes are those that were read, or
+    /// copied where nothing was read; paths count what was read.
+    ///
+    /// # Errors
+    /// Those of [`Loader::load`].
+    pub fn measure(&self, path: impl AsRef<Path>, measure: Measure) -> Result<LoadReport> {
+        self.carry_out(path.as_ref(), measure).map(|(_, loaded, _)| loaded.report)
+    }
+
+    /// Does as much of a load to memory of our own as `measure` says; where each tensor lies, too.
+    fn carry_out(&self, path: &Path, measure: Measure) -> Result<(Device, Loaded, Vec<u64>)> {
         self.drop_pages_if_cold(path)?;
         let mut clock = Clock::start();
         let source = Source::open(path)?;
@@ -194,10 +208,10 @@ impl Loader {
         let wanted = session.wanted();
         let layout = plan::lay_out(&wanted, rule);
         let space = Space::of_one(device.allocate(layout.len, base)?);
-        let job =
-            Job { wanted: &wanted, offsets: &layout.offsets, gather: true, device: &device, loader: self };
+        let offsets = &layout.offsets;
+        let job = Job { wanted: &wanted, offsets, gather: true, device: &device, loader: self, measure };
         let loaded = session.run(&job, space)?;
-        Model::new(device, loaded, layout.offsets)
+        Ok((device, loaded, layout.offsets))
     }
 
     /// Loads tensors of the model at `path` into memory of the caller's: exactly those that have a destination.
@@ -234,7 +248,8 @@ impl Loader {
         let wanted = session.wanted();
         let space = Space::of_many(regions, session.congruence());
         let offsets = space.offsets();
-        let job = Job { wanted: &wanted, offsets: &offsets, gather: false, device: &device, loader: self };
+        let (gather, measure) = (false, Measure::Pipelined);
+        let job = Job { wanted: &wanted, offsets: &offsets, gather, device: &device, loader: self, measure };
         Ok(session.run(&job, space)?.report)
     }
 

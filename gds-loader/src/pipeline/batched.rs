@@ -53,7 +53,7 @@ pub(super) fn move_pieces(
                 }
                 _ => {
                     let kind = move_piece(work, piece, parts, lanes, tally)?;
-                    count(work, shared, tally, kind, piece.bytes);
+                    count(work, shared, tally, Some(kind), piece.bytes);
                 }
             }
             continue;
@@ -89,6 +89,6 @@ fn end(
         }
     };
     launch(work, piece, parts, landed, lanes, tally)?;
-    count(work, shared, tally, kind, piece.bytes);
+    count(work, shared, tally, Some(kind), piece.bytes);
     Ok(())
 }

@@ -7,6 +7,7 @@
 
 mod batched;
 mod lanes;
+mod measure;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,7 @@ use crate::transport::{
 
 use lanes::Lanes;
 pub(crate) use lanes::{CallerStream, wait_for_caller};
+pub use measure::Measure;
 
 /// How far a load is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,12 +78,18 @@ pub(crate) struct Work<'a> {
     pub(crate) batches: Option<&'a Driver>,
     /// A stream of the caller's whose pending work must end before the destination is written.
     pub(crate) after: Option<CallerStream>,
+    /// How much of the load is done. Serial measurements have one worker.
+    pub(crate) measure: Measure,
 }
 
 /// What the workers did, added up.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) paths: PathBytes,
+    /// Bytes of the pieces that were done, by any path.
+    pub(crate) placed: u64,
+    /// Bytes of those that were copied without having been read.
+    pub(crate) copied_unread: u64,
     pub(crate) reads: Vec<(Instant, Instant)>,
     pub(crate) copies: Vec<(Instant, Instant)>,
     /// Host memory pinned, in bytes.
@@ -93,6 +101,8 @@ pub(crate) struct Tally {
 impl Tally {
     fn merge(mut self, mut other: Self) -> Self {
         self.paths.merge(&other.paths);
+        self.placed += other.placed;
+        self.copied_unread += other.copied_unread;
         self.reads.append(&mut other.reads);
         self.copies.append(&mut other.copies);
         self.pinned += other.pinned;
@@ -143,7 +153,7 @@ pub(crate) fn run(
     if let Some(error) = lock(&shared.failure).take() {
         return Err(error);
     }
-    let (placed, planned) = (tally.paths.total(), work.plan.bytes);
+    let (placed, planned) = (tally.placed, work.plan.bytes);
     if work.cancel.is_cancelled() && placed < planned {
         return Err(Error::Cancelled { placed, planned });
     }
@@ -203,6 +213,10 @@ fn worker(work: &Work<'_>, shared: &Shared) -> Tally {
 fn move_pieces(work: &Work<'_>, shared: &Shared, tally: &mut Tally) -> Result<()> {
     let windows = lock(&shared.windows).pop().unwrap_or_default();
     let mut lanes = Lanes::new(work.device, work.ring, work.after, windows);
+    if !work.measure.reads() {
+        measure::copy_pieces(work, shared, &mut lanes, tally)?;
+        return lanes.finish(tally);
+    }
     let reads = lanes.windows();
     let batch = work.batches.filter(|_| reads > 0).and_then(|driver| batched::open(driver, reads));
     match batch {
@@ -212,16 +226,17 @@ fn move_pieces(work: &Work<'_>, shared: &Shared, tally: &mut Tally) -> Result<()
                 && let Some((piece, parts)) = shared.take(work.plan)
             {
                 let kind = move_piece(work, piece, parts, &mut lanes, tally)?;
-                count(work, shared, tally, kind, piece.bytes);
+                count(work, shared, tally, Some(kind), piece.bytes);
             }
         }
     }
     lanes.finish(tally)
 }
 
-/// Counts a piece that was read and handed to the device.
-fn count(work: &Work<'_>, shared: &Shared, tally: &mut Tally, kind: PathKind, bytes: u64) {
-    tally.paths.add(kind, bytes);
+/// Counts a piece that was read, by `kind` if at all, and handed to the device.
+fn count(work: &Work<'_>, shared: &Shared, tally: &mut Tally, kind: Option<PathKind>, bytes: u64) {
+    kind.into_iter().for_each(|kind| tally.paths.add(kind, bytes));
+    tally.placed += bytes;
     let done = shared.placed.fetch_add(bytes, Ordering::Relaxed) + bytes;
     if let Some(on_progress) = &work.on_progress {
         on_progress(Progress { bytes_done: done, bytes_total: work.plan.bytes });
@@ -250,6 +265,9 @@ fn move_piece(
     let step = |transport: &Transport| read_piece(work, piece, transport, &mut parts, lanes, tally);
     let (kind, landed) = route.attempt(piece.extent.start, step)?;
     launch(work, piece, parts, landed, lanes, tally)?;
+    if work.measure == Measure::Serial {
+        lanes.drain()?;
+    }
     Ok(kind)
 }
 
@@ -320,6 +338,7 @@ fn launch(
     let stretches = work.plan.scatter_of(piece);
     match landed {
         Landed::InPlace => Ok(()),
+        landed if !work.measure.copies() => lanes.release(landed, tally),
         Landed::Slot(mut filled) => {
             let copies = if piece.landing == Landing::Gathered {
                 let slot_offset = gather(work.plan, piece, &mut filled);

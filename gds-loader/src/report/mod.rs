@@ -33,6 +33,9 @@ pub struct LoadReport {
     pub seconds: f64,
     /// `bytes / seconds / 1e9`.
     pub gb_per_s: f64,
+    /// User and system time of this process during the load, in seconds over all its threads; what else the process did
+    /// meanwhile is in it.
+    pub cpu_s: f64,
     /// Bytes by each path; their sum is `bytes`.
     pub paths: PathBytes,
     /// Each change of path, and why.
@@ -209,6 +212,12 @@ pub(crate) fn share_of(files: impl IntoIterator<Item = (u64, Residency)>) -> Opt
         total += len as f64;
     }
     (total > 0.0).then(|| resident / total)
+}
+
+/// User and system time of this process so far.
+pub(crate) fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// GB/s (GB = 10^9 bytes).
