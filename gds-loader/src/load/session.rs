@@ -17,7 +17,7 @@ use crate::facts::{self, FileFacts};
 use crate::format::Header;
 use crate::pipeline::{self, Measure, Tally, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
-use crate::policy::{Backend, CuFilePaths, Proof, Route, Verdict, windows};
+use crate::policy::{Backend, CuFilePaths, Proof, ReadTuning, Route, Verdict, windows};
 use crate::report::{
     CacheReport, DeviceReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, cpu_time, gb_per_s,
     share_of,
@@ -170,7 +170,8 @@ impl Session {
             (true, false) => Reads::Threads,
             (true, true) => Reads::Batches,
         };
-        let settled = job.loader.sizes.settle(limits::memory_limit(), cores, in_flight)?;
+        let settled =
+            job.loader.sizes.settle(limits::memory_limit(), &ReadTuning::unknown(cores), in_flight)?;
         let rule = self.rule(job, settled);
         let windows = self.windows(job.device, rule.read_size)?;
         let plan = self.plan(job, rule);
