@@ -41,7 +41,7 @@ pub(super) fn move_pieces(
                 dealt_out = true;
                 continue;
             };
-            let transport = work.routes[piece.file as usize].transport();
+            let transport = work.routes[piece.file as usize].transport_for(&piece.extent);
             match &transport {
                 Transport::Device(gds) if gds.landing() == Landing::Window => {
                     let (key, window) = (pending.len(), lanes.window()?);

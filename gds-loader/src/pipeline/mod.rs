@@ -263,7 +263,7 @@ fn move_piece(
 ) -> Result<PathKind> {
     let route = &work.routes[piece.file as usize];
     let step = |transport: &Transport| read_piece(work, piece, transport, &mut parts, lanes, tally);
-    let (kind, landed) = route.attempt(piece.extent.start, step)?;
+    let (kind, landed) = route.attempt(&piece.extent, step)?;
     launch(work, piece, parts, landed, lanes, tally)?;
     if work.measure == Measure::Serial {
         lanes.drain()?;
