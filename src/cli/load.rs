@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
 
 const JSON: &str = "\
 JSON fields (bytes, seconds; GB = 10^9 bytes; null where the machine does not say):
-  path, device {kind, index, name}, files, tensors, bytes, seconds, gb_per_s,
+  path, device {kind, index, name}, files, tensors, bytes, seconds, gb_per_s, cpu_s (user and system),
   paths {gds, gds-compat, direct, buffered, mmap}: bytes by each,
   fallbacks [{file, offset, from, to, reason}],
   stages {parse_s, open_s, allocate_s, pin_s, read_s, copy_s, copy_hidden}: the last is the share
