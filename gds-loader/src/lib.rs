@@ -36,5 +36,7 @@ pub use load::{Destination, Loader};
 pub use model::{Model, Tensor};
 pub use pipeline::{CancelToken, Measure, Progress};
 pub use policy::Backend;
-pub use report::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, Stages};
-pub use transport::{PathKind, ReadCause};
+pub use report::{
+    CacheReport, DeviceReport, EngineReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, Stages,
+};
+pub use transport::{Engine, PathKind, ReadCause};

@@ -56,6 +56,11 @@ impl Allocation {
         self.memory.address()
     }
 
+    /// Whether it is the caller's.
+    pub(super) fn is_adopted(&self) -> bool {
+        matches!(self.memory, Memory::Adopted { .. })
+    }
+
     /// Where `len` bytes at `offset` are, if that is host memory. Its bytes are initialised: mappings are zeroed,
     /// vectors are, and the caller vouched for what was adopted.
     pub(super) fn host_slice(&self, offset: u64, len: u64) -> Option<(*mut u8, usize)> {

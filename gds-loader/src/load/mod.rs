@@ -20,6 +20,7 @@ use crate::plan::{self, LayoutRule};
 use crate::policy::Backend;
 use crate::report::LoadReport;
 use crate::source::{Expected, Source};
+use crate::transport::Engine;
 
 pub use destination::Destination;
 pub(crate) use session::Loaded;
@@ -47,6 +48,7 @@ const GPU_ALIGNMENT: u64 = 256;
 pub struct Loader {
     device: Option<Device>,
     backend: Backend,
+    engine: Engine,
     selection: Option<Selection>,
     expected: Vec<Expected>,
     sizes: Sizes,
@@ -98,6 +100,21 @@ impl Loader {
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.sizes.threads = Some(threads);
+        self
+    }
+
+    /// Who keeps direct reads in flight.
+    #[must_use]
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Keeps so many direct reads in flight for each reading thread, instead of as many as turn out to be fast. Where threads
+    /// read, each waits for one, and there are so many times more of them.
+    #[must_use]
+    pub fn depth(mut self, depth: usize) -> Self {
+        self.sizes.depth = Some(depth);
         self
     }
 

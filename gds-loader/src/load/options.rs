@@ -29,6 +29,8 @@ const GDS_THREADS: usize = 8;
 pub(crate) enum Reads {
     /// Threads, each waiting for the kernel.
     Host,
+    /// io_uring, for several reads of each thread at once.
+    Queue,
     /// Threads, each waiting for cuFile to bounce its bytes.
     Compat,
     /// Threads, each waiting for one DMA into a window.
@@ -41,6 +43,7 @@ pub(crate) enum Reads {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sizes {
     pub(crate) threads: Option<usize>,
+    pub(crate) depth: Option<usize>,
     pub(crate) slots: Option<usize>,
     pub(crate) slot_size: Option<u64>,
     pub(crate) read_size: Option<u64>,
@@ -50,6 +53,8 @@ pub(crate) struct Sizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub(crate) threads: usize,
+    /// Reads that each of them keeps in flight to begin with, and the most that may come to.
+    pub(crate) depth: (usize, usize),
     /// In all, over the workers.
     pub(crate) slots: usize,
     pub(crate) slot_size: u64,
@@ -67,6 +72,7 @@ impl Sizes {
     ) -> Result<Settled> {
         let (usual, usual_threads) = match reads {
             Reads::Host => (tuning.read_size, tuning.threads),
+            Reads::Queue => (tuning.read_size, tuning.workers),
             Reads::Compat => (COMPAT_READ_SIZE, tuning.threads),
             Reads::Threads => (GDS_READ_SIZE, GDS_THREADS),
             Reads::Batches => (GDS_READ_SIZE, 1),
@@ -102,7 +108,17 @@ impl Sizes {
         if threads == 0 {
             return refuse("threads", "there must be at least one".into());
         }
-        Ok(Settled { threads, slots, slot_size, read_size })
+        if self.depth == Some(0) {
+            return refuse("depth", "there must be at least one".into());
+        }
+        let (threads, depth) = match (reads, self.depth) {
+            (Reads::Queue, None) => (threads, (tuning.depth, tuning.most_depth.max(tuning.depth))),
+            (Reads::Queue, Some(depth)) => (threads, (depth, depth)),
+            // As many reads in flight, by a thread for each.
+            (Reads::Host, Some(depth)) => (threads.saturating_mul(depth), (1, 1)),
+            _ => (threads, (1, 1)),
+        };
+        Ok(Settled { threads, depth, slots, slot_size, read_size })
     }
 }
 
@@ -132,7 +148,9 @@ mod tests {
     #[test]
     fn defaults_keep_within_the_slot_memory() {
         let settled = Sizes::default().settle(None, &ReadTuning::unknown(2), Reads::Host).unwrap();
-        assert_eq!(settled, Settled { threads: 4, slots: 16, slot_size: 4 << 20, read_size: 4 << 20 });
+        let expected =
+            Settled { threads: 4, depth: (1, 1), slots: 16, slot_size: 4 << 20, read_size: 4 << 20 };
+        assert_eq!(settled, expected);
         for (limit, reads) in [
             (16 << 20, Reads::Host),
             (100 << 20, Reads::Threads),
@@ -146,6 +164,15 @@ mod tests {
     }
 
     #[test]
+    fn a_depth_is_kept_by_whoever_reads() {
+        let sizes = Sizes { threads: Some(3), depth: Some(5), ..Sizes::default() };
+        let settle = |reads| sizes.settle(None, &ReadTuning::unknown(2), reads).unwrap();
+        let (queue, threads) = (settle(Reads::Queue), settle(Reads::Host));
+        assert_eq!((queue.threads, queue.depth), (3, (5, 5)));
+        assert_eq!((threads.threads, threads.depth), (15, (1, 1)));
+    }
+
+    #[test]
     fn sizes_that_do_not_fit_together_are_refused_by_name() {
         let refusal =
             |sizes: Sizes| sizes.settle(None, &ReadTuning::unknown(4), Reads::Host).unwrap_err().to_string();
@@ -155,5 +182,6 @@ mod tests {
         assert!(refusal(small_slots).starts_with("slot-size"));
         assert!(refusal(Sizes { slots: Some(0), ..Sizes::default() }).starts_with("slots"));
         assert!(refusal(Sizes { threads: Some(0), ..Sizes::default() }).starts_with("threads"));
+        assert!(refusal(Sizes { depth: Some(0), ..Sizes::default() }).starts_with("depth"));
     }
 }

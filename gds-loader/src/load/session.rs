@@ -19,11 +19,11 @@ use crate::pipeline::{self, Measure, Tally, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
 use crate::policy::{Backend, CuFilePaths, Proof, ReadTuning, Route, Verdict, windows};
 use crate::report::{
-    CacheReport, DeviceReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, cpu_time, gb_per_s,
-    share_of,
+    CacheReport, DeviceReport, EngineReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, cpu_time,
+    gb_per_s, share_of,
 };
 use crate::source::{Shard, Source, TensorRef};
-use crate::transport::{PathKind, RegisteredBuffer};
+use crate::transport::{Engine, PathKind, RegisteredBuffer};
 
 /// When a load began, and how long its stages took.
 pub(crate) struct Clock {
@@ -163,6 +163,9 @@ impl Session {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let gds = self.routes.iter().any(Route::wants_windows);
         let compat = self.routes.iter().any(Route::reads_in_place);
+        if job.loader.engine == Engine::IoUring {
+            return Err(Error::Engine { reason: "it is not there yet".into() });
+        }
         let batches = job.loader.batches && job.measure != Measure::Serial;
         let in_flight = match (gds, batches) {
             (false, _) if compat => Reads::Compat,
@@ -205,7 +208,7 @@ impl Session {
         let regions = carved.reunite()?;
         job.device.health()?;
         let time = self.clock.start.elapsed();
-        let report = LoadReport { gds, ..self.report(job, &plan, &tally, time) };
+        let report = LoadReport { gds, ..self.report(job, &settled, workers, &plan, &tally, time) };
         let Self { headers, metadata, chosen, routes, .. } = self;
         let fallbacks = routes.into_iter().flat_map(Route::into_fallbacks).collect();
         Ok(Loaded { headers, metadata, chosen, regions, report: LoadReport { fallbacks, ..report } })
@@ -273,7 +276,38 @@ impl Session {
         })
     }
 
-    fn report(&self, job: &Job<'_>, plan: &Plan, tally: &Tally, time: Duration) -> LoadReport {
+    /// Who kept the host's reads in flight; `None` where it read nothing.
+    fn engine_report(
+        &self,
+        job: &Job<'_>,
+        settled: &Settled,
+        workers: usize,
+        tally: &Tally,
+    ) -> Option<EngineReport> {
+        let host = [PathKind::Direct, PathKind::Buffered, PathKind::Mmap];
+        let reason = match job.loader.engine {
+            Engine::Threads => "threads were asked for",
+            _ => "it is not there yet",
+        };
+        host.iter().any(|&kind| tally.paths.get(kind) > 0).then(|| EngineReport {
+            name: Engine::Threads,
+            depth: 1,
+            workers,
+            read_size: settled.read_size,
+            reason: Some(reason.into()),
+            registered: false,
+        })
+    }
+
+    fn report(
+        &self,
+        job: &Job<'_>,
+        settled: &Settled,
+        workers: usize,
+        plan: &Plan,
+        tally: &Tally,
+        time: Duration,
+    ) -> LoadReport {
         let bytes = if job.measure.reads() { plan.bytes } else { tally.copied_unread };
         let reads = Intervals::union(tally.reads.iter().copied());
         let copies = Intervals::union(tally.copies.iter().copied());
@@ -301,6 +335,7 @@ impl Session {
             cache: CacheReport { resident_before: share_of(before), resident_after: share_of(after) },
             peak_pinned_bytes: tally.pinned,
             tensors_not_indexed: self.not_indexed,
+            engine: self.engine_report(job, settled, workers, tally),
             gds: None,
             digests: None,
         }

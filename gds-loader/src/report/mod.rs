@@ -1,5 +1,6 @@
 //! What a load did, as data: the JSON of `gds load --json` is this, serialised.
 
+mod engine;
 mod intervals;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::facts::Residency;
 use crate::transport::PathKind;
 
+pub use engine::EngineReport;
 pub(crate) use intervals::Intervals;
 
 /// What a load did and how long it took.
@@ -46,6 +48,9 @@ pub struct LoadReport {
     pub cache: CacheReport,
     /// Host memory pinned for slots, in bytes, at its highest.
     pub peak_pinned_bytes: u64,
+    /// Who kept the host's reads in flight; absent where it read nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineReport>,
     /// What became of GPUDirect Storage; absent where it was not considered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gds: Option<GdsReport>,

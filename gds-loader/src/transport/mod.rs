@@ -6,6 +6,7 @@
 
 mod buffered;
 mod direct;
+mod engine;
 mod gds;
 mod gds_batch;
 mod mmap;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 pub(crate) use buffered::Buffered;
 pub(crate) use direct::Direct;
+pub use engine::Engine;
 pub(crate) use gds::{Gds, Landing};
 pub(crate) use gds_batch::{Ended, GdsBatch};
 pub(crate) use mmap::Mapped;
