@@ -14,6 +14,7 @@
 //! - [`format`](mod@format): headers, indexes, dtypes. [`facts`]: what file and machine are. Reports.
 #![warn(missing_docs)]
 
+pub mod bench;
 pub mod check;
 pub mod cufile;
 mod digest;

@@ -76,7 +76,7 @@ JSON fields (bytes, seconds; GB = 10^9 bytes; null where the machine does not sa
   of the copying time during which a read was in flight too,
   cache {resident_before, resident_after}: shares of the files in the page cache,
   engine {name, depth, workers, read_size, reason, registered}: who read, and why not io_uring,
-  peak_pinned_bytes, tensors_not_indexed,
+  copies (to the device), peak_pinned_bytes, tensors_not_indexed,
   digests {tensor: SHA-256} with --digest, runs [seconds] with --repeat";
 
 /// The JSON object: the report of one run, and the seconds of all.

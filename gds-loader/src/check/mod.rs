@@ -42,6 +42,7 @@ pub use gpu::Gpu;
 pub use pci::Distance;
 pub use probes::{Cuda, CudaDevice, Library, Opening, PathFacts, PathProbe, Probes, Trial};
 pub use root::Root;
+pub(crate) use storage::Mount;
 pub use storage::{BlockDevice, BlockKind};
 pub use topology::Route;
 

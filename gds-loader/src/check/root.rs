@@ -52,7 +52,7 @@ impl Root {
     }
 
     /// The text of a regular file, without the white space around it.
-    pub(super) fn read(&self, inside: &str) -> Option<String> {
+    pub(crate) fn read(&self, inside: &str) -> Option<String> {
         self.bytes(inside).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 

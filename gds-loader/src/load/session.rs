@@ -332,6 +332,7 @@ impl Session {
                 copy_hidden: copies.share_within(&reads),
                 ..self.clock.stages
             },
+            copies: tally.copy_calls,
             cache: CacheReport { resident_before: share_of(before), resident_after: share_of(after) },
             peak_pinned_bytes: tally.pinned,
             tensors_not_indexed: self.not_indexed,

@@ -147,8 +147,10 @@ impl<'w> Lanes<'w> {
         if let Some(ring) = &self.ring {
             tally.pinned = ring.statistics().pinned_bytes;
             tally.copies.extend_from_slice(&ring.statistics().intervals);
+            tally.copy_calls += ring.statistics().copies;
         }
         if let Some(ring) = &self.window_ring {
+            tally.copy_calls += ring.statistics().copies;
             tally.copies.extend_from_slice(&ring.statistics().intervals);
         }
         Ok(())

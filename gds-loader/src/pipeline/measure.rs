@@ -11,7 +11,8 @@ use crate::transport::{Landing as DeviceLanding, Transport};
 
 /// How much of a load [`Loader::measure`](crate::Loader::measure) does. Source, paths, plan, slots and the allocation
 /// on the device are always those of the load.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Measure {
     /// All of it, as a load does it: reads and copies overlap.

@@ -92,6 +92,8 @@ pub(crate) struct Tally {
     pub(crate) copied_unread: u64,
     pub(crate) reads: Vec<(Instant, Instant)>,
     pub(crate) copies: Vec<(Instant, Instant)>,
+    /// Single copies within these intervals.
+    pub(crate) copy_calls: u64,
     /// Host memory pinned, in bytes.
     pub(crate) pinned: u64,
     /// The slowest worker's time to make its ring.
@@ -105,6 +107,7 @@ impl Tally {
         self.copied_unread += other.copied_unread;
         self.reads.append(&mut other.reads);
         self.copies.append(&mut other.copies);
+        self.copy_calls += other.copy_calls;
         self.pinned += other.pinned;
         self.pin = self.pin.max(other.pin);
         self

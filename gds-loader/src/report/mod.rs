@@ -44,6 +44,9 @@ pub struct LoadReport {
     pub fallbacks: Vec<Fallback>,
     /// Where the time went.
     pub stages: Stages,
+    /// Copies from slots and windows to where tensors belong.
+    #[serde(default)]
+    pub copies: u64,
     /// The page cache before and after.
     pub cache: CacheReport,
     /// Host memory pinned for slots, in bytes, at its highest.

@@ -4,9 +4,9 @@ mod block;
 mod mount;
 
 pub use block::{BlockDevice, BlockKind};
+pub(crate) use mount::Mount;
 
 use block::BlockDevice as Device;
-use mount::Mount;
 
 use super::config::Config;
 use super::driver::{Driver, registered};
