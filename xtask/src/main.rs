@@ -5,6 +5,7 @@ mod bindgen;
 mod ci;
 mod cufile;
 mod mutants;
+mod peers;
 mod results;
 mod sim;
 mod test;
@@ -31,6 +32,8 @@ enum Task {
     Cufile(cufile::Arguments),
     /// Plant each known fault in a copy of the project and check that its test goes red
     Mutants(mutants::Arguments),
+    /// Time the loaders that a user would pick instead beside ours
+    Peers(peers::Arguments),
     /// Run a command on the simulated CUDA driver
     Sim(sim::Arguments),
     /// Build what the tests need, run them all, count what could not run
@@ -44,6 +47,7 @@ fn main() -> anyhow::Result<()> {
         Task::Ci(arguments) => ci::run(arguments),
         Task::Cufile(arguments) => cufile::run(arguments),
         Task::Mutants(arguments) => mutants::run(arguments),
+        Task::Peers(arguments) => peers::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),
         Task::Test(arguments) => test::run(arguments),
     }
