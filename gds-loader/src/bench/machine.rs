@@ -6,8 +6,8 @@ use std::path::Path;
 use cuda_staging::{Device, limits};
 use serde::{Deserialize, Serialize};
 
-use crate::check::{BlockDevice, Mount, Root};
 use crate::cufile::Library;
+use crate::facts::{BlockDevice, Mount, Root};
 
 /// Facts of a machine. Sizes are bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]

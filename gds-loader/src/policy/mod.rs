@@ -153,13 +153,16 @@ fn open(kind: PathKind, target: &Target<'_>, driver: Option<&Driver>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::{StorageDevice, StorageKind};
 
     fn facts(residency: Residency) -> FileFacts {
         FileFacts {
             len: 1 << 30,
             direct_io: DirectIo::Supported { memory: 4, offset: 512 },
             file_system: FileSystem::Local,
+            storage: StorageDevice::of_kind(StorageKind::Unknown),
             residency,
+            map: None,
         }
     }
 
