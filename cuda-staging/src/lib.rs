@@ -78,6 +78,6 @@ pub use info::{DeviceInfo, DeviceKind, MemoryInfo};
 pub use region::{Carved, ReadingRegion, Region, RegionMut};
 pub use ring::{DROP_WAIT_LIMIT, Ring, RingOptions, SlotCopy, SlotFetch, WAIT_LIMIT, WindowRing};
 pub use selector::DeviceSelector;
-pub use slot::{FilledSlot, FreeSlot, ReadingSlot};
+pub use slot::{FilledSlot, FreeSlot, ReadingSlot, SlotsMemory};
 pub use statistics::RingStatistics;
 pub use stream::Stream;

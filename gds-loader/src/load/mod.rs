@@ -1,6 +1,7 @@
 //! The front door: a model's files in, tensors in device memory out.
 
 mod destination;
+mod engine;
 mod options;
 mod select;
 mod session;

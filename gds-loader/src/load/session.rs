@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use super::Loader;
 use super::destination::Space;
+use super::engine::Chosen;
 use super::options::{Reads, Settled};
 use crate::error::{Error, Result};
 use crate::facts::{self, FileFacts};
@@ -19,11 +20,11 @@ use crate::pipeline::{self, Measure, Tally, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
 use crate::policy::{Backend, CuFilePaths, Proof, ReadTuning, Route, Verdict, windows};
 use crate::report::{
-    CacheReport, DeviceReport, EngineReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, cpu_time,
-    gb_per_s, share_of,
+    CacheReport, DeviceReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, cpu_time, gb_per_s,
+    share_of,
 };
 use crate::source::{Shard, Source, TensorRef};
-use crate::transport::{Engine, PathKind, RegisteredBuffer};
+use crate::transport::{PathKind, RegisteredBuffer};
 
 /// When a load began, and how long its stages took.
 pub(crate) struct Clock {
@@ -163,12 +164,11 @@ impl Session {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let gds = self.routes.iter().any(Route::wants_windows);
         let compat = self.routes.iter().any(Route::reads_in_place);
-        if job.loader.engine == Engine::IoUring {
-            return Err(Error::Engine { reason: "it is not there yet".into() });
-        }
+        let engine = Chosen::of(job.loader.engine, &self.routes, job.measure, gds || compat)?;
         let batches = job.loader.batches && job.measure != Measure::Serial;
         let in_flight = match (gds, batches) {
             (false, _) if compat => Reads::Compat,
+            (false, _) if engine == Chosen::Queue => Reads::Queue,
             (false, _) => Reads::Host,
             (true, false) => Reads::Threads,
             (true, true) => Reads::Batches,
@@ -195,6 +195,7 @@ impl Session {
             on_progress: job.loader.on_progress.clone(),
             cancel: job.loader.cancel.clone(),
             batches: self.cufile.driver().filter(|_| gds && batches),
+            queue: (engine == Chosen::Queue).then_some(settled.depth),
             after: job.loader.after,
             measure: job.measure,
         };
@@ -204,11 +205,16 @@ impl Session {
         let proof = self.cufile.driver().filter(|_| gds).map(Proof::begin);
         let mut tally = pipeline::run(&work, parts, deal(windows, workers))?;
         let gds = self.judge(proof, &mut tally, window_bytes)?;
+        let by_host = [PathKind::Direct, PathKind::Buffered, PathKind::Mmap].iter();
+        let engine = match by_host.map(|&kind| tally.paths.get(kind)).sum() {
+            0_u64 => None,
+            _ => Some(engine.report(job.loader.engine, &settled, workers, &tally.queues)?),
+        };
         self.routes.iter().try_for_each(Route::check_unchanged)?;
         let regions = carved.reunite()?;
         job.device.health()?;
         let time = self.clock.start.elapsed();
-        let report = LoadReport { gds, ..self.report(job, &settled, workers, &plan, &tally, time) };
+        let report = LoadReport { gds, engine, ..self.report(job, &plan, &tally, time) };
         let Self { headers, metadata, chosen, routes, .. } = self;
         let fallbacks = routes.into_iter().flat_map(Route::into_fallbacks).collect();
         Ok(Loaded { headers, metadata, chosen, regions, report: LoadReport { fallbacks, ..report } })
@@ -276,38 +282,7 @@ impl Session {
         })
     }
 
-    /// Who kept the host's reads in flight; `None` where it read nothing.
-    fn engine_report(
-        &self,
-        job: &Job<'_>,
-        settled: &Settled,
-        workers: usize,
-        tally: &Tally,
-    ) -> Option<EngineReport> {
-        let host = [PathKind::Direct, PathKind::Buffered, PathKind::Mmap];
-        let reason = match job.loader.engine {
-            Engine::Threads => "threads were asked for",
-            _ => "it is not there yet",
-        };
-        host.iter().any(|&kind| tally.paths.get(kind) > 0).then(|| EngineReport {
-            name: Engine::Threads,
-            depth: 1,
-            workers,
-            read_size: settled.read_size,
-            reason: Some(reason.into()),
-            registered: false,
-        })
-    }
-
-    fn report(
-        &self,
-        job: &Job<'_>,
-        settled: &Settled,
-        workers: usize,
-        plan: &Plan,
-        tally: &Tally,
-        time: Duration,
-    ) -> LoadReport {
+    fn report(&self, job: &Job<'_>, plan: &Plan, tally: &Tally, time: Duration) -> LoadReport {
         let bytes = if job.measure.reads() { plan.bytes } else { tally.copied_unread };
         let reads = Intervals::union(tally.reads.iter().copied());
         let copies = Intervals::union(tally.copies.iter().copied());
@@ -336,7 +311,7 @@ impl Session {
             cache: CacheReport { resident_before: share_of(before), resident_after: share_of(after) },
             peak_pinned_bytes: tally.pinned,
             tensors_not_indexed: self.not_indexed,
-            engine: self.engine_report(job, settled, workers, tally),
+            engine: None,
             gds: None,
             digests: None,
         }

@@ -68,6 +68,11 @@ impl<'w> Lanes<'w> {
         self.ring.as_mut().ok_or_else(|| Error::Worker { reason: "the ring is gone".into() })
     }
 
+    /// Whether there is a slot to take, if need be after a wait for copies.
+    pub(super) fn has_slot(&mut self, tally: &mut Tally) -> Result<bool> {
+        Ok(self.ring(tally)?.can_take())
+    }
+
     /// A window that nothing uses: where all are being copied out of, the oldest once it is over.
     pub(super) fn window(&mut self) -> Result<RegisteredBuffer> {
         if let Some(window) = self.idle.pop() {

@@ -6,10 +6,13 @@
 //! workers read sequentially.
 
 mod batched;
+mod depth;
+mod in_flight;
 mod lanes;
 mod measure;
+mod queued;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,9 +28,12 @@ use crate::transport::{
     Landing as DeviceLanding, PathKind, ReadFailure, RegisteredBuffer, Transport, read_extent,
 };
 
+use batched::Batched;
+use depth::Depth;
 use lanes::Lanes;
 pub(crate) use lanes::{CallerStream, wait_for_caller};
 pub use measure::Measure;
+use queued::Queued;
 
 /// How far a load is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +82,8 @@ pub(crate) struct Work<'a> {
     pub(crate) cancel: CancelToken,
     /// The driver whose batches keep window reads in flight; `None` for one thread a read.
     pub(crate) batches: Option<&'a Driver>,
+    /// How many direct reads io_uring keeps in flight for each worker, to begin with and at most; `None` for one read a worker.
+    pub(crate) queue: Option<(usize, usize)>,
     /// A stream of the caller's whose pending work must end before the destination is written.
     pub(crate) after: Option<CallerStream>,
     /// How much of the load is done. Serial measurements have one worker.
@@ -98,6 +106,30 @@ pub(crate) struct Tally {
     pub(crate) pinned: u64,
     /// The slowest worker's time to make its ring.
     pub(crate) pin: Duration,
+    pub(crate) queues: Queues,
+}
+
+/// What became of the workers' queues.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    /// Workers that had one.
+    pub(crate) opened: usize,
+    /// Those of them whose files, and whose slots, the kernel registered.
+    pub(crate) with_files: usize,
+    pub(crate) with_slots: usize,
+    /// Why a worker had none.
+    pub(crate) refused: Option<String>,
+    /// Reads in flight for each when the load ended.
+    pub(crate) depth: usize,
+}
+
+impl Queues {
+    fn merge(&mut self, other: Self) {
+        self.opened += other.opened;
+        self.with_files += other.with_files;
+        self.with_slots += other.with_slots;
+        self.refused = self.refused.take().or(other.refused);
+    }
 }
 
 impl Tally {
@@ -110,6 +142,7 @@ impl Tally {
         self.copy_calls += other.copy_calls;
         self.pinned += other.pinned;
         self.pin = self.pin.max(other.pin);
+        self.queues.merge(other.queues);
         self
     }
 }
@@ -125,14 +158,18 @@ pub(crate) fn run(
     parts: Vec<RegionMut>,
     windows: Vec<Vec<RegisteredBuffer>>,
 ) -> Result<Tally> {
+    let (depth, most) = work.queue.unwrap_or((1, 1));
     let shared = Shared {
         queue: Mutex::new(Queue { next: 0, parts: parts.into_iter() }),
         windows: Mutex::new(windows),
         failure: Mutex::new(None),
         stopped: AtomicBool::new(false),
         placed: AtomicU64::new(0),
+        depth: Mutex::new(Depth::new(depth, most, work.workers)),
+        depth_now: AtomicUsize::new(depth),
+        start: Instant::now(),
     };
-    let tally = thread::scope(|scope| {
+    let mut tally = thread::scope(|scope| {
         let mut handles = Vec::new();
         for index in 0..work.workers {
             let builder = thread::Builder::new().name(format!("gds-load-{index}"));
@@ -153,6 +190,7 @@ pub(crate) fn run(
         });
         tallies.fold(Tally::default(), Tally::merge)
     });
+    tally.queues.depth = shared.depth_now.load(Ordering::Relaxed);
     if let Some(error) = lock(&shared.failure).take() {
         return Err(error);
     }
@@ -173,6 +211,10 @@ struct Shared {
     failure: Mutex<Option<Error>>,
     stopped: AtomicBool,
     placed: AtomicU64,
+    /// Reads in flight for each worker: who finds out how many, and how many.
+    depth: Mutex<Depth>,
+    depth_now: AtomicUsize,
+    start: Instant,
 }
 
 /// The pieces not dealt yet, and the parts they own.
@@ -192,6 +234,13 @@ impl Shared {
         queue.next += 1;
         let parts = queue.parts.by_ref().take(piece.parts.len()).collect();
         Some((piece, parts))
+    }
+
+    /// Takes note that a read that was one of many ended.
+    fn read_ended(&self, bytes: u64, at: Instant) {
+        let mut depth = lock(&self.depth);
+        depth.ended(bytes, at.saturating_duration_since(self.start));
+        self.depth_now.store(depth.now(), Ordering::Relaxed);
     }
 
     /// Remembers the first failure and stops the workers.
@@ -221,16 +270,20 @@ fn move_pieces(work: &Work<'_>, shared: &Shared, tally: &mut Tally) -> Result<()
         return lanes.finish(tally);
     }
     let reads = lanes.windows();
-    let batch = work.batches.filter(|_| reads > 0).and_then(|driver| batched::open(driver, reads));
-    match batch {
-        Some(batch) => batched::move_pieces(work, shared, &mut lanes, batch, tally)?,
-        None => {
-            while !work.cancel.is_cancelled()
-                && let Some((piece, parts)) = shared.take(work.plan)
-            {
-                let kind = move_piece(work, piece, parts, &mut lanes, tally)?;
-                count(work, shared, tally, Some(kind), piece.bytes);
-            }
+    if let Some(mut batch) =
+        work.batches.filter(|_| reads > 0).and_then(|driver| Batched::open(driver, reads))
+    {
+        in_flight::move_pieces(work, shared, &mut lanes, &mut batch, tally)?;
+    } else if let Some((_, most)) = work.queue
+        && let Some(mut queue) = Queued::open(work, shared, most, &mut lanes, tally)?
+    {
+        in_flight::move_pieces(work, shared, &mut lanes, &mut queue, tally)?;
+    } else {
+        while !work.cancel.is_cancelled()
+            && let Some((piece, parts)) = shared.take(work.plan)
+        {
+            let kind = move_piece(work, piece, parts, &mut lanes, tally)?;
+            count(work, shared, tally, Some(kind), piece.bytes);
         }
     }
     lanes.finish(tally)

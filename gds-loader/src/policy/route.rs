@@ -78,7 +78,7 @@ impl Route {
     }
 
     /// The file, open for ordinary reads.
-    pub(crate) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &Arc<File> {
         &self.file
     }
 

@@ -21,4 +21,6 @@ pub struct EngineReport {
     pub reason: Option<String>,
     /// Whether the slots were registered with io_uring, which saves the kernel from mapping them for every read.
     pub registered: bool,
+    /// Whether the files were, which saves it from looking each up for every read.
+    pub registered_files: bool,
 }
