@@ -75,7 +75,7 @@ pub use cudarc;
 pub use device::Device;
 pub use error::{Error, Result};
 pub use info::{DeviceInfo, DeviceKind, MemoryInfo};
-pub use region::{Carved, ReadingRegion, Region, RegionMut};
+pub use region::{Carved, ReadingRegion, Region, RegionMut, Toucher};
 pub use ring::{DROP_WAIT_LIMIT, Ring, RingOptions, SlotCopy, SlotFetch, WAIT_LIMIT, WindowRing};
 pub use selector::DeviceSelector;
 pub use slot::{FilledSlot, FreeSlot, ReadingSlot, SlotsMemory};

@@ -56,6 +56,14 @@ impl Allocation {
         self.memory.address()
     }
 
+    /// Host memory of ours.
+    pub(super) fn host_memory(&self) -> Option<&HostMemory> {
+        match &self.memory {
+            Memory::Host(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
     /// Whether it is the caller's.
     pub(super) fn is_adopted(&self) -> bool {
         matches!(self.memory, Memory::Adopted { .. })

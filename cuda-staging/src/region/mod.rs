@@ -10,6 +10,7 @@
 mod allocation;
 mod carve;
 mod reading;
+mod touch;
 
 use std::fmt;
 use std::ops::Range;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 pub(crate) use allocation::{Allocation, Memory};
 pub use carve::Carved;
 pub use reading::ReadingRegion;
+pub use touch::Toucher;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
