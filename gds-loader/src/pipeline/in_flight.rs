@@ -65,7 +65,8 @@ pub(super) fn move_pieces(
     let (mut next, mut dealt_out) = (None, false);
     loop {
         if work.cancel.is_cancelled() {
-            (next, dealt_out) = (None, true);
+            // Dropping the engine waits for what is in flight.
+            return Ok(());
         }
         if next.is_none() && !dealt_out {
             next = shared.take(work.plan);

@@ -110,11 +110,12 @@ pub(super) struct Flights<K: Kernel> {
     next_key: u64,
     /// The process that made it: in a forked child the kernel knows nothing of these reads.
     process: u32,
+    drop_limit: Duration,
 }
 
 impl<K: Kernel> Flights<K> {
     pub(super) fn new(kernel: K) -> Self {
-        Self { kernel, flights: Vec::new(), next_key: 0, process: process::id() }
+        Self { kernel, flights: Vec::new(), next_key: 0, process: process::id(), drop_limit: DROP_LIMIT }
     }
 
     pub(super) fn kernel(&mut self) -> &mut K {
@@ -226,7 +227,7 @@ impl<K: Kernel> Drop for Flights<K> {
         const PAUSE: Duration = Duration::from_millis(10);
         let start = Instant::now();
         while !self.flights.is_empty() && self.check_process().is_ok() {
-            let left = DROP_LIMIT.saturating_sub(start.elapsed());
+            let left = self.drop_limit.saturating_sub(start.elapsed());
             if let Err(error) = self.wait(left) {
                 if left.is_zero() && !self.has_lent() {
                     tracing::error!(reads = self.flights.len(), %error, "reads do not end; their memory is given up");
@@ -235,5 +236,116 @@ impl<K: Kernel> Drop for Flights<K> {
                 thread::sleep(PAUSE);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use cuda_staging::{Device, RingOptions};
+
+    use super::super::scripted::{Answer, Scripted};
+    use super::*;
+
+    fn file() -> Arc<File> {
+        Arc::new(tempfile::tempfile().unwrap())
+    }
+
+    /// A flight of 4096 bytes into a part of a region, which says whether the part is gone.
+    fn begun(script: Vec<Answer>) -> (Flights<Scripted>, cuda_staging::Carved) {
+        let (carved, mut parts) = RegionMut::from_vec(vec![0; 4096]).carve(&[0..4096]).unwrap();
+        let mut flights = Flights::new(Scripted::new(4096, 1, script));
+        flights.begin(Place::Region(parts.remove(0)), 0..4096, &file(), None, 0).unwrap();
+        (flights, carved)
+    }
+
+    /// Whether an address is mapped.
+    fn is_mapped(address: usize) -> bool {
+        fs::read_to_string("/proc/self/maps").unwrap().lines().any(|line| {
+            let range = line.split(' ').next().unwrap();
+            let (start, end) = range.split_once('-').unwrap();
+            let [start, end] = [start, end].map(|hex| usize::from_str_radix(hex, 16).unwrap());
+            (start..end).contains(&address)
+        })
+    }
+
+    #[test]
+    fn what_is_in_flight_is_waited_for_before_its_memory_goes() {
+        let (flights, carved) = begun(vec![Answer::Late(3)]);
+        drop(flights);
+        assert_eq!(carved.reunite().unwrap().host_bytes().unwrap()[1], 31, "it has been read");
+    }
+
+    #[test]
+    fn what_does_not_end_in_time_is_an_error_and_its_memory_is_never_freed() {
+        let (mut flights, carved) = begun(vec![Answer::Late(usize::MAX)]);
+        flights.drop_limit = Duration::ZERO;
+        assert_eq!(flights.wait(Duration::ZERO).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        drop(flights);
+        assert!(carved.reunite().is_err(), "the kernel may still write it");
+    }
+
+    #[test]
+    fn a_slot_that_the_kernel_has_stays_mapped() {
+        let mut ring = Device::cpu().ring(RingOptions { slots: 2, slot_size: 4096 }).unwrap();
+        let address = ring.memory().as_mut_ptr().addr();
+        let mut flights = Flights::new(Scripted::new(4096, 1, vec![Answer::Late(usize::MAX)]));
+        flights.drop_limit = Duration::ZERO;
+        let slot = ring.take().unwrap();
+        flights.begin(Place::Slot(slot), 0..4096, &file(), None, 0).unwrap();
+        drop((flights, ring));
+        assert!(is_mapped(address), "the kernel may still write it");
+    }
+
+    #[test]
+    fn memory_that_was_lent_is_waited_for_without_a_limit() {
+        for in_drop in [false, true] {
+            let mut bytes = vec![0_u8; 4096];
+            let address = bytes.as_mut_ptr().expose_provenance() as u64;
+            // SAFETY: `bytes` lives beyond the flights, and is not touched before they are gone.
+            let region = unsafe { Device::cpu().adopt(address, 4096) }.unwrap();
+            let mut flights = Flights::new(Scripted::new(4096, 1, vec![Answer::Late(5)]));
+            flights.drop_limit = Duration::ZERO;
+            flights.begin(Place::Region(region), 0..4096, &file(), None, 0).unwrap();
+            if !in_drop {
+                assert_eq!(flights.wait(Duration::ZERO).unwrap().len(), 1);
+            }
+            drop(flights);
+            assert_eq!(bytes[1], 31);
+        }
+    }
+
+    #[test]
+    fn a_completion_of_nothing_in_flight_is_an_error_and_the_others_end() {
+        for answer in [Answer::Twice, Answer::Stray] {
+            let (mut flights, carved) = begun(vec![answer]);
+            let error = flights.wait(Duration::from_secs(1)).unwrap_err();
+            assert!(error.to_string().contains("not in flight"), "{error}");
+            drop(flights);
+            assert!(carved.reunite().is_ok());
+        }
+    }
+
+    #[test]
+    fn what_was_refused_comes_back() {
+        let mut flights = Flights::new(Scripted::new(4096, 1, vec![Answer::Refuse(libc::EBUSY)]));
+        let place = Place::Region(RegionMut::from_vec(vec![7; 4096]));
+        let (place, error) = flights.begin(place, 0..4096, &file(), None, 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+        let (place, _) = flights.begin(place, 1..4097, &file(), None, 0).unwrap_err();
+        let Place::Region(region) = place else { panic!("{place:?}") };
+        assert_eq!((region.host_bytes().unwrap()[0], flights.len()), (7, 0));
+    }
+
+    #[test]
+    fn a_forked_child_leaves_the_parents_reads_alone() {
+        let (mut flights, carved) = begun(vec![]);
+        flights.process += 1;
+        assert!(flights.wait(Duration::from_secs(1)).is_err());
+        let place = Place::Region(RegionMut::from_vec(vec![0; 1]));
+        assert!(flights.begin(place, 0..1, &file(), None, 0).is_err());
+        drop(flights);
+        assert!(carved.reunite().is_err());
     }
 }

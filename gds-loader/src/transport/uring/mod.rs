@@ -11,6 +11,8 @@ mod flights;
 mod kernel;
 mod probe;
 mod queue;
+#[cfg(test)]
+mod scripted;
 
 pub(crate) use flights::Place;
 pub(crate) use probe::probe;
