@@ -6,10 +6,11 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::Args;
 use cuda_staging::{Device, DeviceSelector};
+use gds_loader::bench::CacheState;
 use gds_loader::{Backend, Engine, EngineReport, LoadReport, Loader, Stages};
 use serde::Serialize;
 
-use super::describe::{self, CacheState};
+use super::describe;
 use super::output::{Output, facts, printable};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
@@ -75,7 +76,7 @@ JSON fields (bytes, seconds; GB = 10^9 bytes; null where the machine does not sa
   stages {parse_s, open_s, allocate_s, pin_s, read_s, copy_s, copy_hidden}: the last is the share
   of the copying time during which a read was in flight too,
   cache {resident_before, resident_after}: shares of the files in the page cache,
-  engine {name, depth, workers, read_size, reason, registered}: who read, and why not io_uring,
+  engine {name, depth, workers, read_size, reason, registered, registered_files}: who read, and why not io_uring,
   copies (to the device), peak_pinned_bytes, tensors_not_indexed,
   digests {tensor: SHA-256} with --digest, runs [seconds] with --repeat";
 

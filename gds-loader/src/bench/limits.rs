@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 /// Bytes of each of the two buffers between which memory is copied, where there is room: larger than any processor's cache.
 const MEMORY_BUFFER: usize = 512 << 20;
 
+/// How often it is copied in each round.
+const PASSES: usize = 3;
+
 /// They take at most this share of the memory the control group allows.
 const SHARE_OF_LIMIT: u64 = 8;
 
@@ -38,8 +41,19 @@ impl MemoryCopy {
         Ok(Self { from, to })
     }
 
-    /// Copies all of one buffer to the other with all cores.
+    /// Copies all of one buffer to the other with all cores, a few times: the quickest, since what disturbs such a short measurement
+    /// only ever slows it down.
     pub fn measure(&mut self) -> Copies {
+        let first = self.copy();
+        (1..PASSES).map(|_| self.copy()).fold(
+            first,
+            |best, next| {
+                if next.seconds < best.seconds { next } else { best }
+            },
+        )
+    }
+
+    fn copy(&mut self) -> Copies {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let part = self.from.len().div_ceil(cores).max(1);
         let start = Instant::now();

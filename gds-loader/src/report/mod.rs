@@ -77,7 +77,8 @@ pub struct DeviceReport {
 }
 
 impl DeviceReport {
-    pub(crate) fn of(device: &Device) -> Self {
+    /// Of this device.
+    pub fn of(device: &Device) -> Self {
         let info = device.info();
         Self { kind: info.kind.as_str().to_owned(), index: info.index, name: info.name.clone() }
     }
@@ -189,6 +190,8 @@ pub struct Stages {
     pub allocate_s: f64,
     /// Pinning slots: the slowest worker's.
     pub pin_s: f64,
+    /// Time during which pages of a destination in host memory were given memory ahead of the reads into them.
+    pub touch_s: f64,
     /// Time during which at least one read was in flight.
     pub read_s: f64,
     /// Time during which at least one copy to the device was in flight.
@@ -208,7 +211,7 @@ pub struct CacheReport {
 }
 
 /// A path may hold bytes that JSON cannot; a report of a load that succeeded must not fail for it.
-fn lossily<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn lossily<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 
