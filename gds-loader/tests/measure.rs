@@ -104,7 +104,7 @@ fn one_worker_reads_while_it_copies_unless_it_is_to_be_serial() {
             let serial = loader.measure(&path, Measure::Serial).unwrap();
             let (read, copy) = seconds_and_copies(&pipelined);
             let both = pipelined.stages.copy_hidden.unwrap() * copy;
-            assert!(both >= 0.5 * read.min(copy), "{kind}: {both} s of {read} s and {copy} s\n{pipelined:?}");
+            assert!(both >= 0.2 * read.min(copy), "{kind}: {both} s of {read} s and {copy} s\n{pipelined:?}");
             // The device's clock is mapped to the host's to within microseconds.
             assert!(serial.stages.copy_hidden.unwrap() < 0.02, "{kind}: {serial:?}");
         }

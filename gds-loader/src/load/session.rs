@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cuda_staging::{Device, Region, limits};
+use cuda_staging::{Device, Region, Toucher, limits};
 use rayon::prelude::*;
 
 use super::Loader;
@@ -16,7 +16,7 @@ use super::options::{Reads, Settled};
 use crate::error::{Error, Result};
 use crate::facts::{self, FileFacts};
 use crate::format::Header;
-use crate::pipeline::{self, Measure, Tally, Work};
+use crate::pipeline::{self, Measure, Tally, Touching, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
 use crate::policy::{Backend, CuFilePaths, Proof, ReadTuning, Route, Verdict, windows};
 use crate::report::{
@@ -178,6 +178,7 @@ impl Session {
         let rule = self.rule(job, settled);
         let windows = self.windows(job.device, rule.read_size)?;
         let plan = self.plan(job, rule);
+        let toucher = space.toucher();
         let (carved, parts) = space.carve(&plan.parts)?;
         self.clock.lap(|stages| &mut stages.allocate_s);
         let settled = match job.measure {
@@ -198,6 +199,7 @@ impl Session {
             queue: (engine == Chosen::Queue).then_some(settled.depth),
             after: job.loader.after,
             measure: job.measure,
+            touching: self.touching(job, toucher, plan.bytes, workers, cores),
         };
         if compat && let Some(stream) = job.loader.after {
             pipeline::wait_for_caller(job.device, stream)?;
@@ -241,6 +243,21 @@ impl Session {
         let shapes: Vec<FileShape> = self.routes.iter().map(shape).collect();
         let runs = if apart { plan::runs_apart } else { plan::runs };
         plan::cut(&runs(job.wanted, job.offsets), &shapes, rule)
+    }
+
+    /// Who touches the destination ahead of the reads: cores that are not busy copying out of the page cache.
+    fn touching(
+        &self,
+        job: &Job<'_>,
+        toucher: Option<Toucher>,
+        bytes: u64,
+        workers: usize,
+        cores: usize,
+    ) -> Option<Touching> {
+        let overlaps = matches!(job.measure, Measure::Pipelined | Measure::ReadAlone);
+        let all_direct = self.routes.iter().all(|route| route.transport().kind() == PathKind::Direct);
+        let reading = if all_direct { 0 } else { workers };
+        Touching::new(toucher.filter(|_| overlaps), bytes, cores, reading, limits::memory_limit())
     }
 
     /// Window slots for the files whose path wants them. Where none can be registered, these files leave that path.
@@ -305,6 +322,7 @@ impl Session {
                 read_s: reads.length().as_secs_f64(),
                 copy_s: copies.length().as_secs_f64(),
                 copy_hidden: copies.share_within(&reads),
+                touch_s: Intervals::union(tally.touches.iter().copied()).length().as_secs_f64(),
                 ..self.clock.stages
             },
             copies: tally.copy_calls,

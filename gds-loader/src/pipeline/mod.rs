@@ -11,9 +11,10 @@ mod in_flight;
 mod lanes;
 mod measure;
 mod queued;
+mod touch;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,7 @@ use lanes::Lanes;
 pub(crate) use lanes::{CallerStream, wait_for_caller};
 pub use measure::Measure;
 use queued::Queued;
+pub(crate) use touch::Touching;
 
 /// How far a load is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub(crate) struct Work<'a> {
     pub(crate) after: Option<CallerStream>,
     /// How much of the load is done. Serial measurements have one worker.
     pub(crate) measure: Measure,
+    /// Who touches the destination ahead of the reads.
+    pub(crate) touching: Option<Touching>,
 }
 
 /// What the workers did, added up.
@@ -99,6 +103,8 @@ pub(crate) struct Tally {
     /// Bytes of those that were copied without having been read.
     pub(crate) copied_unread: u64,
     pub(crate) reads: Vec<(Instant, Instant)>,
+    /// When pages of the destination were touched ahead of their reads.
+    pub(crate) touches: Vec<(Instant, Instant)>,
     pub(crate) copies: Vec<(Instant, Instant)>,
     /// Single copies within these intervals.
     pub(crate) copy_calls: u64,
@@ -138,6 +144,7 @@ impl Tally {
         self.placed += other.placed;
         self.copied_unread += other.copied_unread;
         self.reads.append(&mut other.reads);
+        self.touches.append(&mut other.touches);
         self.copies.append(&mut other.copies);
         self.copy_calls += other.copy_calls;
         self.pinned += other.pinned;
@@ -160,7 +167,8 @@ pub(crate) fn run(
 ) -> Result<Tally> {
     let (depth, most) = work.queue.unwrap_or((1, 1));
     let shared = Shared {
-        queue: Mutex::new(Queue { next: 0, parts: parts.into_iter() }),
+        queue: Mutex::new(Queue { next: 0, touched: 0, parts: parts.into_iter() }),
+        dealt: Condvar::new(),
         windows: Mutex::new(windows),
         failure: Mutex::new(None),
         stopped: AtomicBool::new(false),
@@ -182,13 +190,31 @@ pub(crate) fn run(
                 }
             }
         }
+        let touchers: Vec<_> = work
+            .touching
+            .iter()
+            .flat_map(|touching| {
+                let spawn = |index| {
+                    let builder = thread::Builder::new().name(format!("gds-touch-{index}"));
+                    builder.spawn_scoped(scope, || touching.run(work, &shared))
+                };
+                // A thread less is first touches by who reads.
+                (0..touching.threads()).filter_map(move |index| spawn(index).ok())
+            })
+            .collect();
         let tallies = handles.into_iter().map(|handle| {
             handle.join().unwrap_or_else(|_| {
                 shared.fail(Error::Worker { reason: "it panicked".into() });
                 Tally::default()
             })
         });
-        tallies.fold(Tally::default(), Tally::merge)
+        let mut tally = tallies.fold(Tally::default(), Tally::merge);
+        shared.end();
+        touchers
+            .into_iter()
+            .filter_map(|toucher| toucher.join().ok())
+            .for_each(|mut touches| tally.touches.append(&mut touches));
+        tally
     });
     tally.queues.depth = shared.depth_now.load(Ordering::Relaxed);
     if let Some(error) = lock(&shared.failure).take() {
@@ -206,6 +232,8 @@ pub(crate) fn run(
 
 struct Shared {
     queue: Mutex<Queue>,
+    /// Told when a piece is dealt, and at the end, where anybody touches ahead.
+    dealt: Condvar,
     /// The window slots of workers that have not begun yet.
     windows: Mutex<Vec<Vec<RegisteredBuffer>>>,
     failure: Mutex<Option<Error>>,
@@ -220,6 +248,8 @@ struct Shared {
 /// The pieces not dealt yet, and the parts they own.
 struct Queue {
     next: usize,
+    /// The first piece that nobody has touched ahead.
+    touched: usize,
     parts: std::vec::IntoIter<RegionMut>,
 }
 
@@ -233,7 +263,16 @@ impl Shared {
         let piece = plan.pieces.get(queue.next)?;
         queue.next += 1;
         let parts = queue.parts.by_ref().take(piece.parts.len()).collect();
+        drop(queue);
+        self.dealt.notify_all();
         Some((piece, parts))
+    }
+
+    /// The workers have ended: nothing is dealt any more.
+    fn end(&self) {
+        let _queue = lock(&self.queue);
+        self.stopped.store(true, Ordering::Relaxed);
+        self.dealt.notify_all();
     }
 
     /// Takes note that a read that was one of many ended.
