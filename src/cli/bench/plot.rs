@@ -84,9 +84,9 @@ fn title(area: &Area<'_>, report: &Report) -> anyhow::Result<()> {
     let storage = table::storage(&report.machine.storage);
     let text = shorten(&format!("{machine}; {storage}"), 128);
     write(area, &text, (MARGIN, 62), 14.0, GREY, HPos::Left)?;
-    let rounds = report.rounds;
+    let rounds = sizes::plural(report.rounds.into(), "round");
     let text = format!(
-        "A bar is the median of {rounds} interleaved rounds, a dot is one of them. Longer is faster."
+        "A bar is the median of {rounds}, interleaved and shuffled; a dot is one of them. Longer is faster."
     );
     write(area, &text, (MARGIN, 82), 14.0, GREY, HPos::Left)
 }
