@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass, field
 
 from loaders import files_of
+from memory import settle
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIMIT_S = 300
@@ -81,8 +82,26 @@ class Bench:
         self.files = files_of(self.folder)
         self.bytes = sum(os.path.getsize(path) for path in self.files)
 
-    def start(self, name, setting):
-        """Starts a run of `name`; one that waits for the word has said that it is ready."""
+    def start(self, name, setting, count=1):
+        """Starts so many runs of `name` at once, each ready as far as it can be, and on memory as good as any other's."""
+        waits = not name.startswith("ours")
+        if not waits:
+            self.settle(count)
+        children = [self.child(name, setting) for _ in range(count)]
+        if waits:
+            for child in children:
+                child.wait_until_ready()
+            self.settle(count)
+        for child in children:
+            child.go()
+        return children
+
+    def settle(self, count):
+        """Memory for the tensors of so many, and for the page cache in which some read them first."""
+        settle((count + 1) * self.bytes + (256 << 20))
+
+    def child(self, name, setting):
+        """A process for a run of `name`."""
         simulated = name in ("ours-sim", "kvikio")
         environment = os.environ | (self.simulator if simulated else {}) | setting.environment
         if name.startswith("ours"):
@@ -92,18 +111,14 @@ class Bench:
         else:
             options = [f"{key}={value}" for key, value in setting.options.items()]
             command = [sys.executable, os.path.join(HERE, "loaders.py"), name, self.folder, *options]
-        process = Child(command, environment)
-        if not name.startswith("ours"):
-            process.wait_until_ready()
-        return process
+        return Child(command, environment)
 
     def run(self, name, setting):
         """One run of `name`: rate and cost, by the whole size of the files."""
         if name == "fio":
             return self.fio()
-        process = self.start(name, setting)
-        process.go()
-        return self.measured(process.finish())
+        (child,) = self.start(name, setting)
+        return self.measured(child.finish())
 
     def measured(self, said):
         """What a process said, per byte."""

@@ -4,7 +4,8 @@ Every contestant runs in a process of its own, round after round, in an order sh
 drift and what the one before left hit all alike. cold: the files' pages are dropped, and seen to be gone, before each run.
 warm: all of them are in the page cache before. Ratios are taken within a round; the median and the quartiles of these say
 more than a quotient of medians. Peers that have settings are tried with several before the rounds, and then run with
-the best. The baselines read plainly into memory as fresh as any loader's.
+the best. The baselines read plainly into memory as fresh as any loader's, and before each run as much memory is touched
+and given back, so that nobody has to take from a virtual machine's host what another finds in place.
 
 `cargo xtask peers` installs the peers and starts this.
 """
@@ -144,10 +145,7 @@ def together(bench, parsed, missing):
     for turn in range(parsed.rounds):
         for name in random.Random(turn).sample(sorted(done), len(done)):
             pages.prepare(bench.files, "cold")
-            processes = [bench.start(name, Setting()) for _ in range(parsed.processes)]
-            for process in processes:
-                process.go()
-            said = [process.finish() for process in processes]
+            said = [child.finish() for child in bench.start(name, Setting(), parsed.processes)]
             seconds, disk = max(one["seconds"] for one in said), sum(one["disk_bytes"] for one in said)
             done[name].append({"seconds": seconds, "disk_bytes": disk})
             say(f"{turn + 1}/{parsed.rounds}: {name}: {seconds:.2f} s, {disk / bench.bytes:.2f} times the files read")

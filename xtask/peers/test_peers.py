@@ -6,6 +6,7 @@ import unittest
 
 import contestants
 import figures
+import memory
 import pages
 import peers
 
@@ -95,6 +96,16 @@ class Pages(unittest.TestCase):
             self.assertEqual(pages.resident(path), 1.0)
             # In memory there is nothing behind the page cache: such files are never cold, and it must say so.
             self.assertEqual(pages.prepare([path], "cold"), pages.resident(path) == 0.0)
+
+
+class Memory(unittest.TestCase):
+    def test_what_is_taken_is_given_back(self):
+        memory.settle(64 << 20)
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            self.assertLess(int(statm.read().split()[1]) * pages.PAGE, 60 << 20)
+
+    def test_more_than_there_is_is_not_taken(self):
+        self.assertGreater(memory.available(), 1 << 20)
 
 
 if __name__ == "__main__":
