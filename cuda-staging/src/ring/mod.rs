@@ -270,7 +270,9 @@ impl Ring {
         let Some(lane) = &self.lane else {
             let start = Instant::now();
             flight.parts.iter_mut().for_each(|part| part.copy_at_once(&mut flight.slot));
-            self.statistics.intervals.push((start, Instant::now()));
+            if !flight.parts.is_empty() {
+                self.statistics.intervals.push((start, Instant::now()));
+            }
             return Ok(flight);
         };
         // SAFETY: `check` found every part inside the slot and on this device. Whatever becomes of the flight, it is
@@ -334,6 +336,9 @@ impl Ring {
 
     /// Counts copies that are over.
     fn count<P: Part>(&mut self, flight: &InFlight<P>) -> Result<()> {
+        if flight.parts.is_empty() {
+            return Ok(());
+        }
         self.statistics.bytes_copied += flight.bytes();
         self.statistics.copies += flight.parts.len() as u64;
         if let (Some(lane), Some(events)) = (&self.lane, &flight.slot.events) {

@@ -111,7 +111,8 @@ impl<'w> Lanes<'w> {
     pub(super) fn release(&mut self, landed: Landed, tally: &mut Tally) -> Result<()> {
         match landed {
             Landed::InPlace => {}
-            Landed::Slot(filled) => self.ring(tally)?.put_back(filled.release()),
+            // By way of the ring, as if it were copied: the same slot again and again would be read into within the CPU's caches.
+            Landed::Slot(filled) => self.ring(tally)?.launch(filled, Vec::new())?,
             Landed::Window(window) => self.put_back(window),
         }
         Ok(())
