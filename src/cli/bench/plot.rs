@@ -99,7 +99,25 @@ fn feet(report: &Report) -> Vec<String> {
         (median > most * FAR).then(|| format!("{}: {}, off the scale", name(limit), rate(median)))
     });
     let missing = table::missing(report).into_iter().map(|text| format!("Not available: {text}"));
-    far.chain(missing).map(|text| shorten(&text, 140)).collect()
+    far.chain(missing).flat_map(|text| wrap(&text, 140)).collect()
+}
+
+/// Lines of at most `most` characters, broken between words.
+fn wrap(text: &str, most: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let len = lines.last().map_or(0, |line| line.chars().count());
+        if len > 0 && len + 1 + word.chars().count() > most {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
 }
 
 /// One row of the upper panel.
