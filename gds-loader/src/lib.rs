@@ -38,6 +38,7 @@ pub use model::{Model, Tensor};
 pub use pipeline::{CancelToken, Measure, Progress};
 pub use policy::Backend;
 pub use report::{
-    CacheReport, DeviceReport, EngineReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, Stages,
+    CacheReport, Choice, DeviceReport, EngineReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes,
+    Stages,
 };
 pub use transport::{Engine, PathKind, ReadCause};

@@ -1,8 +1,9 @@
 //! A load's report in words: what `load` and `demo` have to say alike.
 
 use gds_loader::bench::CacheState;
-use gds_loader::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathKind};
+use gds_loader::{CacheReport, Choice, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathKind};
 
+use super::output::printable;
 use super::sizes;
 
 /// `cuda:0 (NVIDIA H200)`, `cpu`.
@@ -65,6 +66,19 @@ pub(crate) fn cache(report: &CacheReport) -> String {
         }
         CacheState::Partly(_) | CacheState::Unknown => format!("held {before} before, {after} after"),
     }
+}
+
+/// One line for each path that was chosen and why, however many files it was chosen for.
+pub(crate) fn choices(report: &LoadReport) -> Vec<String> {
+    let line = |choice: &Choice| {
+        let files = match choice.files {
+            files if files == report.files => String::new(),
+            1 => format!(" ({})", printable(&choice.file.display().to_string())),
+            files => format!(" ({files} files)"),
+        };
+        format!("{}{files}: {}", choice.path, choice.why)
+    };
+    report.choices.iter().map(line).collect()
 }
 
 /// One line for each kind of fallback, however many files or pieces took it.

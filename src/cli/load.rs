@@ -60,6 +60,13 @@ pub(crate) struct Arguments {
     /// Bytes of a read, at most a slot's
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_size)]
     read_size: Option<u64>,
+    /// Files that other processes load too: auto (read them through the page cache, so that the storage reads them once for
+    /// all) or never
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    share: Share,
+    /// Leave in the page cache what was brought there
+    #[arg(long)]
+    keep_pages: bool,
     /// Progress on standard error
     #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
     progress: ProgressMode,
@@ -68,11 +75,22 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+/// Whether files that other processes load too are shared with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Share {
+    /// Where they fit into memory.
+    #[default]
+    Auto,
+    /// Each process reads them by itself.
+    Never,
+}
+
 const JSON: &str = "\
 JSON fields (bytes, seconds; GB = 10^9 bytes; null where the machine does not say):
   path, device {kind, index, name}, files, tensors, bytes, seconds, gb_per_s, cpu_s (user and system),
   paths {gds, gds-compat, direct, buffered, mmap}: bytes by each,
   fallbacks [{file, offset, from, to, reason}],
+  choices [{path, why, files, file}]: paths chosen for files or parts of them, and the first file,
   stages {parse_s, open_s, allocate_s, pin_s, touch_s, read_s, copy_s, copy_hidden}: the last is the share
   of the copying time during which a read was in flight too,
   cache {resident_before, resident_after}: shares of the files in the page cache,
@@ -130,6 +148,8 @@ fn loader(arguments: &Arguments, device: &Device, progress: Arc<Progress>) -> an
         .backend(arguments.backend)
         .engine(arguments.engine)
         .cold(arguments.cold)
+        .share(arguments.share == Share::Auto)
+        .keep_pages(arguments.keep_pages)
         .tensors(&arguments.tensors)?
         .on_progress(move |state| progress.set(state.bytes_done, state.bytes_total));
     if let Some(threads) = arguments.threads {
@@ -201,6 +221,7 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>, cold: bool
         rows.push(("Pinned memory", sizes::bytes(report.peak_pinned_bytes)));
     }
     rows.extend(report.gds.iter().map(|gds| ("GPUDirect", describe::gds(gds))));
+    rows.extend(describe::choices(report).into_iter().map(|line| ("Why", line)));
     rows.extend(describe::fallbacks(&report.fallbacks).into_iter().map(|line| ("Fallback", line)));
     out.table(&facts(rows))?;
     if let Some(digests) = &report.digests {
@@ -272,7 +293,7 @@ mod tests {
     #[test]
     fn every_option_of_the_design_is_taken() {
         let line = "load model --device cuda:1 --backend eager --tensors a* --tensors b* --cold --repeat 3 --digest --threads 2 --engine threads --depth 3 \
-                    --slots 4 --slot-size 4MiB --read-size 1MiB --progress never --json";
+                    --share never --keep-pages --slots 4 --slot-size 4MiB --read-size 1MiB --progress never --json";
         let Only { arguments } = Only::try_parse_from(line.split_whitespace()).unwrap();
         assert_eq!(arguments.device, DeviceSelector::Cuda(1));
         assert_eq!(arguments.backend, Backend::Only(gds_loader::PathKind::Buffered));

@@ -20,6 +20,7 @@ pub(crate) const HOST_PATHS: &[Backend] = &[
     Backend::Only(PathKind::Buffered),
     Backend::Only(PathKind::Direct),
     Backend::Only(PathKind::Mmap),
+    Backend::Prefetch,
 ];
 
 /// GPUDirect Storage.
@@ -192,6 +193,7 @@ impl Bed {
         assert!(report.fallbacks.is_empty(), "{report:?}");
         let allowed: &[PathKind] = match self.backend {
             Backend::Only(kind) => &[kind],
+            Backend::Prefetch => &[PathKind::Mmap],
             Backend::Auto if self.in_memory => &[PathKind::Buffered],
             Backend::Auto => &[PathKind::Direct, PathKind::Buffered],
         };

@@ -7,7 +7,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::fd::AsFd as _;
 
-use rustix::fs::fstatfs;
+use rustix::fs::{fstat, fstatfs, major, minor};
 
 use super::mount::Mount;
 use super::root::Root;
@@ -116,8 +116,15 @@ const PLAIN: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 const MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 impl FileSystem {
+    /// Asks the kernel about the file system of `file`.
+    pub fn of(file: &File) -> Self {
+        fstat(file.as_fd()).map_or(Self::Local, |stat| {
+            Self::at(&Root::system(), file, &format!("{}:{}", major(stat.st_dev), minor(stat.st_dev)))
+        })
+    }
+
     /// Asks the kernel about the file system of `file`, which has the device number `number` ("0:52").
-    pub(super) fn of(root: &Root, file: &File, number: &str) -> Self {
+    pub(super) fn at(root: &Root, file: &File, number: &str) -> Self {
         let Ok(answer) = fstatfs(file.as_fd()) else { return Self::Local };
         let magic = answer.f_type as u64 & 0xffff_ffff;
         if PLAIN.contains(&magic) || MEMORY.contains(&magic) {

@@ -130,7 +130,7 @@ impl Places {
         let number = format!("{}:{}", major(stat.st_dev), minor(stat.st_dev));
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let ask = || {
-            let file_system = FileSystem::of(&self.root, file, &number);
+            let file_system = FileSystem::at(&self.root, file, &number);
             (file_system, StorageDevice::below(&self.root, &number, file_system))
         };
         known.entry(number.clone()).or_insert_with(ask).clone()

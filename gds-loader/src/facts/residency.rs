@@ -11,6 +11,7 @@
 
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
@@ -204,7 +205,7 @@ pub fn evict(file: &File) -> io::Result<()> {
 /// What `posix_fadvise(2)` says.
 pub fn drop_pages(file: &File, range: Range<u64>) -> io::Result<()> {
     // A length of 0 would mean "to the end of the file".
-    match std::num::NonZeroU64::new(range.end.saturating_sub(range.start)) {
+    match NonZeroU64::new(range.end.saturating_sub(range.start)) {
         Some(len) => Ok(fadvise(file.as_fd(), range.start, Some(len), Advice::DontNeed)?),
         None => Ok(()),
     }

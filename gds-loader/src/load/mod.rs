@@ -55,6 +55,8 @@ pub struct Loader {
     sizes: Sizes,
     alignment: Option<u64>,
     cold: bool,
+    apart: bool,
+    keep_pages: bool,
     batches: bool,
     on_progress: Option<OnProgress>,
     cancel: CancelToken,
@@ -154,6 +156,23 @@ impl Loader {
         self
     }
 
+    /// Whether files that other processes of this machine load at the same time are read through the page cache, so that the
+    /// storage reads them once for all: so by default, where they fit into memory. Only the path of `auto` heeds it, and
+    /// other loads learn of this one only where it shares.
+    #[must_use]
+    pub fn share(mut self, share: bool) -> Self {
+        self.apart = !share;
+        self
+    }
+
+    /// Leaves in the page cache what this load brought there. Otherwise what a path of `auto`'s choice brought there is dropped in
+    /// the end, while what was there before stays; a path that was asked for leaves all of it.
+    #[must_use]
+    pub fn keep_pages(mut self, keep: bool) -> Self {
+        self.keep_pages = keep;
+        self
+    }
+
     /// Keeps reads by GPUDirect Storage in flight by cuFile's batches, one thread for all, instead of one thread for each.
     #[must_use]
     pub fn cufile_batches(mut self, batches: bool) -> Self {
@@ -215,7 +234,7 @@ impl Loader {
         clock.lap(|stages| &mut stages.parse_s);
         let device = self.chosen_device()?;
         self.check_stream(&device)?;
-        let session = Session::open(source, chosen, &device, self.backend, clock)?;
+        let session = Session::open(source, chosen, &device, self, clock)?;
         let alignment = self.alignment_on(&device)?;
         let congruence = session.congruence();
         let (rule, base) = if device.is_cuda() {
@@ -262,7 +281,7 @@ impl Loader {
             (None, _) => self.chosen_device()?,
         };
         self.check_stream(&device)?;
-        let session = Session::open(source, chosen, &device, self.backend, clock)?;
+        let session = Session::open(source, chosen, &device, self, clock)?;
         let wanted = session.wanted();
         let space = Space::of_many(regions, session.congruence());
         let offsets = space.offsets();

@@ -14,14 +14,16 @@ use super::destination::Space;
 use super::engine::Chosen;
 use super::options::{Reads, Settled};
 use crate::error::{Error, Result};
-use crate::facts::{self, FileFacts};
+use crate::facts::{self, FileFacts, Places, Root, available_memory};
 use crate::format::Header;
 use crate::pipeline::{self, Measure, Tally, Touching, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
-use crate::policy::{Backend, CuFilePaths, Proof, ReadTuning, Route, Verdict, windows};
+use crate::policy::{
+    Backend, CuFilePaths, Memory, Prefetch, Proof, ReadTuning, Route, Terms, Verdict, windows,
+};
 use crate::report::{
-    CacheReport, DeviceReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, cpu_time, gb_per_s,
-    share_of,
+    CacheReport, Choice, DeviceReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, cpu_time,
+    gb_per_s, share_of,
 };
 use crate::source::{Shard, Source, TensorRef};
 use crate::transport::{PathKind, RegisteredBuffer};
@@ -63,6 +65,7 @@ pub(crate) struct Session {
     file_of_shard: Vec<u32>,
     backend: Backend,
     cufile: CuFilePaths,
+    memory: Memory,
     clock: Clock,
 }
 
@@ -98,9 +101,10 @@ impl Session {
         source: Source,
         chosen: Vec<TensorRef>,
         device: &Device,
-        backend: Backend,
+        loader: &Loader,
         mut clock: Clock,
     ) -> Result<Self> {
+        let backend = loader.backend;
         let Source { path, shards, unindexed, metadata, .. } = source;
         let mut used = vec![false; shards.len()];
         chosen.iter().for_each(|tensor| used[tensor.shard as usize] = true);
@@ -114,11 +118,24 @@ impl Session {
             headers.push(header);
         }
         let cufile = CuFilePaths::open(backend, device, &path)?;
+        let root = Root::system();
+        let tensors = chosen
+            .iter()
+            .map(|tensor| headers[tensor.shard as usize].tensors[tensor.tensor as usize].len)
+            .fold(0, u64::saturating_add);
+        let pages = files.iter().map(|(_, _, len)| *len).fold(0, u64::saturating_add);
+        let memory = Memory {
+            needed: if device.is_cuda() { pages } else { pages.saturating_add(tensors) },
+            available: available_memory(&root),
+        };
+        let terms =
+            Terms { backend, cufile: &cufile, memory, share: !loader.apart, keep_pages: loader.keep_pages };
+        let places = Places::new(root);
         let opened: Vec<(Route, FileFacts)> = files
             .par_iter()
             .map(|(path, file, len)| {
-                let facts = FileFacts::of(file, *len);
-                Ok((Route::open(path, file, &facts, backend, &cufile)?, facts))
+                let facts = FileFacts::at(file, *len, &places);
+                Ok((Route::open(path, file, &facts, &terms)?, facts))
             })
             .collect::<Result<_>>()?;
         let (routes, facts) = opened.into_iter().unzip();
@@ -135,6 +152,7 @@ impl Session {
             file_of_shard,
             backend,
             cufile,
+            memory,
             clock,
         })
     }
@@ -173,13 +191,19 @@ impl Session {
             (true, false) => Reads::Threads,
             (true, true) => Reads::Batches,
         };
-        let settled =
-            job.loader.sizes.settle(limits::memory_limit(), &ReadTuning::unknown(cores), in_flight)?;
+        let settled = job.loader.sizes.settle(
+            limits::memory_limit(),
+            &ReadTuning::for_files(&self.facts, cores),
+            in_flight,
+        )?;
         let rule = self.rule(job, settled);
         let windows = self.windows(job.device, rule.read_size)?;
-        let plan = self.plan(job, rule);
+        let mut plan = self.plan(job, rule);
         let toucher = space.toucher();
-        let (carved, parts) = space.carve(&plan.parts)?;
+        let (carved, mut parts) = space.carve(&plan.parts)?;
+        if self.routes.iter().any(Route::is_shared) {
+            parts.rotate_left(plan.begin_at(start_of_this_process()));
+        }
         self.clock.lap(|stages| &mut stages.allocate_s);
         let settled = match job.measure {
             Measure::Serial => Settled { threads: 1, ..settled },
@@ -205,7 +229,9 @@ impl Session {
             pipeline::wait_for_caller(job.device, stream)?;
         }
         let proof = self.cufile.driver().filter(|_| gds).map(Proof::begin);
+        let ahead = self.prefetch(&plan);
         let mut tally = pipeline::run(&work, parts, deal(windows, workers))?;
+        drop(ahead);
         let gds = self.judge(proof, &mut tally, window_bytes)?;
         let by_host = [PathKind::Direct, PathKind::Buffered, PathKind::Mmap].iter();
         let engine = match by_host.map(|&kind| tally.paths.get(kind)).sum() {
@@ -215,6 +241,7 @@ impl Session {
         self.routes.iter().try_for_each(Route::check_unchanged)?;
         let regions = carved.reunite()?;
         job.device.health()?;
+        self.routes.par_iter_mut().for_each(Route::leave_page_cache);
         let time = self.clock.start.elapsed();
         let report = LoadReport { gds, engine, ..self.report(job, &plan, &tally, time) };
         let Self { headers, metadata, chosen, routes, .. } = self;
@@ -258,6 +285,36 @@ impl Session {
         let all_direct = self.routes.iter().all(|route| route.transport().kind() == PathKind::Direct);
         let reading = if all_direct { 0 } else { workers };
         Touching::new(toucher.filter(|_| overlaps), bytes, cores, reading, limits::memory_limit())
+    }
+
+    /// Brings what the plan reads into the page cache, where it asks for that and not all of it is there.
+    fn prefetch(&self, plan: &Plan) -> Option<Prefetch> {
+        if self.backend != Backend::Prefetch || !self.memory.fits() {
+            return None;
+        }
+        let stretch = |piece: &plan::Piece| {
+            let route = &self.routes[piece.file as usize];
+            (Arc::clone(route.file()), piece.extent.start..piece.extent.end.min(route.len()))
+        };
+        let step = self.routes.iter().filter_map(Route::read_ahead).min()?;
+        Some(Prefetch::start(plan.pieces.iter().map(stretch).collect(), step))
+    }
+
+    /// What was chosen for the files, and why.
+    fn choices(&self) -> Vec<Choice> {
+        let mut choices = Choice::grouped(self.routes.iter().flat_map(Route::choices));
+        if self.backend == Backend::Prefetch {
+            for choice in &mut choices {
+                choice.why = match self.memory.fits() {
+                    true => "it was asked for, and what it reads is brought into the page cache ahead of it"
+                        .into(),
+                    false => {
+                        format!("it was asked for; nothing is read ahead of it: {}", self.memory.shortage())
+                    }
+                };
+            }
+        }
+        choices
     }
 
     /// Window slots for the files whose path wants them. Where none can be registered, these files leave that path.
@@ -317,6 +374,7 @@ impl Session {
             cpu_s: cpu_time().saturating_sub(self.clock.cpu).as_secs_f64(),
             paths: tally.paths,
             fallbacks: Vec::new(),
+            choices: self.choices(),
             stages: Stages {
                 pin_s: tally.pin.as_secs_f64(),
                 read_s: reads.length().as_secs_f64(),
@@ -334,6 +392,14 @@ impl Session {
             digests: None,
         }
     }
+}
+
+/// Where in its plan this process begins, as a share of it, when others load the same files: each elsewhere, so that
+/// together they read all of it once, and not the same parts at the same time. Numbers of processes that are close together
+/// give places that are far apart: multiples of the golden ratio are.
+fn start_of_this_process() -> f64 {
+    const GOLDEN: f64 = 0.618_033_988_749_894_9;
+    (f64::from(std::process::id()) * GOLDEN).fract()
 }
 
 /// Deals window slots to workers, as evenly as they go.

@@ -145,7 +145,7 @@ fn end(
         Err(failure) => {
             let route = &work.routes[piece.file as usize];
             let step = |transport: &Transport| read_piece(work, piece, transport, &mut parts, lanes, tally);
-            route.attempt_after(&transport, failure, piece.extent.start, step)?
+            route.attempt_after(&transport, failure, &piece.extent, step)?
         }
     };
     launch(work, piece, parts, landed, lanes, tally)?;

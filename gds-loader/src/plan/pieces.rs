@@ -97,6 +97,14 @@ impl Plan {
         self.pieces.iter().filter(|piece| piece.landing != Landing::Straight).count()
     }
 
+    /// Puts the pieces from `share` of the plan on, 0.0 to 1.0, before the others; returns how many of [`Plan::parts`] belong to
+    /// those that come last now.
+    pub fn begin_at(&mut self, share: f64) -> usize {
+        let first = ((self.pieces.len() as f64 * share) as usize).min(self.pieces.len().saturating_sub(1));
+        self.pieces.rotate_left(first);
+        self.pieces.first().map_or(0, |piece| piece.parts.start)
+    }
+
     fn slot_bytes_of(&self, piece: &Piece) -> u64 {
         let extent = piece.extent.end - piece.extent.start;
         match piece.landing {

@@ -46,7 +46,7 @@ impl CuFilePaths {
             Backend::Auto if device.is_cuda() => (Mode::Direct, None),
             Backend::Only(kind @ PathKind::Gds) => (Mode::Direct, Some(kind)),
             Backend::Only(kind @ PathKind::GdsCompat) => (Mode::Compat, Some(kind)),
-            Backend::Auto | Backend::Only(_) => return Ok(Self::default()),
+            Backend::Auto | Backend::Only(_) | Backend::Prefetch => return Ok(Self::default()),
         };
         let unavailable = |by, reason| Error::Unavailable { path: path.to_path_buf(), by, reason };
         if let (Some(by), false) = (forced, device.is_cuda()) {

@@ -4,7 +4,11 @@
 //! here" or "the data cannot be had". Only the first kind moves a file to its next path; a data error is never hidden.
 
 mod cufile;
+mod page_cache;
+mod prefetch;
+mod presence;
 mod route;
+mod runs;
 mod tuning;
 
 use std::io;
@@ -13,11 +17,13 @@ use std::sync::Arc;
 
 use crate::cufile::{CuFileError, CuFileErrorKind, Driver};
 use crate::error::{Error, Result};
-use crate::facts::{DirectIo, FileFacts, FileSystem, Residency};
+use crate::facts::{DirectIo, FileFacts, FileSystem, Network, Residency};
 use crate::transport::{Buffered, Direct, Gds, Mapped, PathKind, ReadCause, Target, Transport};
 
 pub(crate) use cufile::{CuFilePaths, Proof, Verdict, windows};
-pub(crate) use route::Route;
+pub(crate) use page_cache::Memory;
+pub(crate) use prefetch::Prefetch;
+pub(crate) use route::{Route, Terms};
 pub(crate) use tuning::ReadTuning;
 
 /// Which path a load takes.
@@ -28,11 +34,27 @@ pub enum Backend {
     Auto,
     /// This path or an error, never a silent other one.
     Only(PathKind),
+    /// `mmap` or an error, with all that is read being brought into the page cache ahead of it: where it fits there.
+    Prefetch,
 }
 
-/// vLLM's names for its loading strategies, and the path each means here.
-const ALIASES: [(&str, PathKind); 3] =
-    [("lazy", PathKind::Mmap), ("eager", PathKind::Buffered), ("prefetch", PathKind::Mmap)];
+impl Backend {
+    /// The one path that is asked for.
+    pub(crate) fn forced(self) -> Option<PathKind> {
+        match self {
+            Self::Auto => None,
+            Self::Only(kind) => Some(kind),
+            Self::Prefetch => Some(PathKind::Mmap),
+        }
+    }
+}
+
+/// vLLM's names for its loading strategies, and what each means here.
+const ALIASES: [(&str, Backend); 3] = [
+    ("lazy", Backend::Only(PathKind::Mmap)),
+    ("eager", Backend::Only(PathKind::Buffered)),
+    ("prefetch", Backend::Prefetch),
+];
 
 impl FromStr for Backend {
     type Err = Error;
@@ -41,8 +63,8 @@ impl FromStr for Backend {
         if name == "auto" {
             return Ok(Self::Auto);
         }
-        let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, kind)| *kind);
-        name.parse().ok().or(alias).map(Self::Only).ok_or_else(|| Error::Option {
+        let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, backend)| *backend);
+        name.parse().ok().map(Self::Only).or(alias).ok_or_else(|| Error::Option {
             option: "backend",
             reason: format!(
                 "{name:?} is none of auto, gds, gds-compat, direct, buffered, mmap (nor vLLM's lazy, eager, prefetch)"
@@ -56,27 +78,51 @@ impl std::fmt::Display for Backend {
         match self {
             Self::Auto => f.pad("auto"),
             Self::Only(kind) => kind.fmt(f),
+            Self::Prefetch => f.pad("prefetch"),
         }
     }
 }
 
-/// From this share on, reading through the page cache beats reading the device.
+/// From this share on a file is read through the page cache where nobody says which parts of it are there.
 const MOSTLY_RESIDENT: f64 = 0.9;
 
 /// Below this many bytes a file is read buffered: opening it a second time costs more than it saves.
 const TINY_FILE: u64 = 1 << 20;
 
 /// The paths `auto` tries for a file with these facts, best first, and why the first is best, where GPUDirect Storage does
-/// not serve.
+/// not serve. Parts of a file that is read directly may go through the page cache all the same.
 pub(crate) fn explain(facts: &FileFacts) -> (&'static [PathKind], &'static str) {
     const CACHED: &[PathKind] = &[PathKind::Buffered, PathKind::Mmap];
     const STORED: &[PathKind] = &[PathKind::Direct, PathKind::Buffered, PathKind::Mmap];
-    match facts.residency {
-        Residency::Share(share) if share >= MOSTLY_RESIDENT => (CACHED, "the page cache holds it"),
-        _ if facts.file_system == FileSystem::Memory => (CACHED, "it is in memory already"),
-        _ if facts.len < TINY_FILE => (CACHED, "it is tiny"),
-        _ if facts.direct_io == DirectIo::Unsupported => (CACHED, "it cannot be read with O_DIRECT"),
-        _ => (STORED, "it must be read from storage"),
+    // Faults fetch page after page over the network: never the mapping.
+    const SERVED: &[PathKind] = &[PathKind::Buffered];
+    const CLUSTER: &[PathKind] = &[PathKind::Direct, PathKind::Buffered];
+    match facts.file_system {
+        FileSystem::Memory => (CACHED, "it is in memory already"),
+        FileSystem::Network { .. } if is_resident(facts) => (SERVED, "the page cache holds it"),
+        FileSystem::Network { kind: Network::Lustre | Network::Weka, .. }
+            if facts.direct_io != DirectIo::Unsupported && facts.len >= TINY_FILE =>
+        {
+            (CLUSTER, "it is on a cluster file system made for large direct reads")
+        }
+        FileSystem::Network { .. } => {
+            (SERVED, "it is on a network file system, whose client fetches large buffered reads best")
+        }
+        FileSystem::Local if is_resident(facts) => (CACHED, "the page cache holds it"),
+        FileSystem::Local if facts.len < TINY_FILE => (CACHED, "it is tiny"),
+        FileSystem::Local if facts.direct_io == DirectIo::Unsupported => {
+            (CACHED, "it cannot be read with O_DIRECT")
+        }
+        FileSystem::Local => (STORED, "it must be read from storage"),
+    }
+}
+
+/// Whether reading the file as a whole through the page cache is best because it is there.
+fn is_resident(facts: &FileFacts) -> bool {
+    match (&facts.map, facts.residency) {
+        (Some(map), _) => runs::covers(&runs::cached_runs(map), &(0..facts.len)),
+        (None, Residency::Share(share)) => share >= MOSTLY_RESIDENT,
+        (None, Residency::Unknown) => false,
     }
 }
 
@@ -84,11 +130,20 @@ pub(crate) fn explain(facts: &FileFacts) -> (&'static [PathKind], &'static str) 
 pub(crate) fn explain_with_gds(facts: &FileFacts) -> (&'static [PathKind], &'static str) {
     const STRAIGHT: &[PathKind] = &[PathKind::Gds, PathKind::Direct, PathKind::Buffered, PathKind::Mmap];
     const NO_DIRECT: &[PathKind] = &[PathKind::Gds, PathKind::Buffered, PathKind::Mmap];
+    const SERVED: &[PathKind] = &[PathKind::Gds, PathKind::Buffered];
+    const CLUSTER: &[PathKind] = &[PathKind::Gds, PathKind::Direct, PathKind::Buffered];
     const WHY: &str = "GPUDirect Storage serves here";
-    match facts.direct_io {
-        _ if facts.file_system == FileSystem::Memory || facts.len < TINY_FILE => explain(facts),
-        DirectIo::Unsupported => (NO_DIRECT, WHY),
-        DirectIo::Supported { .. } | DirectIo::Unknown => (STRAIGHT, WHY),
+    match (facts.file_system, facts.direct_io) {
+        (FileSystem::Memory, _) => explain(facts),
+        _ if facts.len < TINY_FILE => explain(facts),
+        (FileSystem::Network { kind: Network::Lustre | Network::Weka, .. }, direct)
+            if direct != DirectIo::Unsupported =>
+        {
+            (CLUSTER, WHY)
+        }
+        (FileSystem::Network { .. }, _) => (SERVED, WHY),
+        (FileSystem::Local, DirectIo::Unsupported) => (NO_DIRECT, WHY),
+        (FileSystem::Local, DirectIo::Supported { .. } | DirectIo::Unknown) => (STRAIGHT, WHY),
     }
 }
 
@@ -165,7 +220,7 @@ fn open(kind: PathKind, target: &Target<'_>, driver: Option<&Driver>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{StorageDevice, StorageKind};
+    use crate::facts::{ResidencyMap, StorageDevice, StorageKind};
 
     fn facts(residency: Residency) -> FileFacts {
         FileFacts {
@@ -215,6 +270,42 @@ mod tests {
     }
 
     #[test]
+    fn network_file_systems_are_never_mapped_and_directly_read_only_where_made_for_it() {
+        let on = |kind| FileFacts {
+            file_system: FileSystem::Network { kind, read_size: None },
+            direct_io: DirectIo::Unknown,
+            ..facts(Residency::Unknown)
+        };
+        for (kind, first) in [
+            (Network::Nfs, PathKind::Buffered),
+            (Network::Smb, PathKind::Buffered),
+            (Network::Fuse, PathKind::Buffered),
+            (Network::Lustre, PathKind::Direct),
+            (Network::Weka, PathKind::Direct),
+        ] {
+            let [without, with] = orders(&on(kind));
+            assert_eq!((without[0], with[0], with[1]), (first, PathKind::Gds, first), "{kind}");
+            assert!(!without.contains(&PathKind::Mmap) && !with.contains(&PathKind::Mmap), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_as_a_whole_from_the_page_cache_only_where_no_long_stretch_is_missing() {
+        let of = |shares: &[f64]| {
+            let map = ResidencyMap::from_shares(2 << 20, shares);
+            let len = shares.len() as u64 * (2 << 20);
+            let facts = FileFacts { len, map: Some(map), ..facts(Residency::Unknown) };
+            explain(&facts).0[0]
+        };
+        assert_eq!(of(&[1.0; 100]), PathKind::Buffered);
+        let mut shares = [1.0; 100];
+        shares[50] = 0.0;
+        assert_eq!(of(&shares), PathKind::Buffered);
+        shares[51..55].fill(0.0);
+        assert_eq!(of(&shares), PathKind::Direct, "95 of 100 are there, and the others are one long read");
+    }
+
+    #[test]
     fn a_path_of_stricter_alignment_never_comes_later() {
         for residency in [Residency::Share(0.0), Residency::Share(1.0)] {
             for order in orders(&facts(residency)) {
@@ -251,6 +342,8 @@ mod tests {
             assert_eq!(kind.as_str().parse::<Backend>().unwrap(), Backend::Only(kind));
         }
         assert_eq!("eager".parse::<Backend>().unwrap(), Backend::Only(PathKind::Buffered));
+        assert_eq!("lazy".parse::<Backend>().unwrap(), Backend::Only(PathKind::Mmap));
+        assert_eq!("prefetch".parse::<Backend>().unwrap().to_string(), "prefetch");
         assert!("fast".parse::<Backend>().unwrap_err().to_string().contains("gds-compat"));
     }
 }

@@ -5,12 +5,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::page_cache::{Habits, Memory, PageCache};
+use super::presence::{Presence, Whose};
 use super::{Backend, CuFilePaths, Reach, explain, explain_with_gds, open, read_ahead, verdict};
 use crate::cufile::Driver;
 use crate::error::{Error, Result};
 use crate::facts::{FileFacts, FileSystem};
-use crate::report::Fallback;
-use crate::transport::{Landing, PathKind, ReadCause, ReadFailure, Target, Transport};
+use crate::report::{Choice, Fallback};
+use crate::transport::{Buffered, Landing, PathKind, ReadCause, ReadFailure, Target, Transport};
 
 /// A file and the path it is on, shared by all workers.
 #[derive(Debug)]
@@ -24,6 +26,26 @@ pub(crate) struct Route {
     forced: bool,
     driver: Option<Driver>,
     state: Mutex<State>,
+    /// Why the first path was taken.
+    why: &'static str,
+    first: PathKind,
+    /// What `auto` makes of the page cache; a path that was asked for is left as it is.
+    cache: Option<PageCache>,
+    buffered: Transport,
+    /// A path that was asked for and fills the page cache lets others know.
+    presence: Option<Presence>,
+}
+
+/// On which terms the files of a load are opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms<'a> {
+    pub(crate) backend: Backend,
+    pub(crate) cufile: &'a CuFilePaths,
+    pub(crate) memory: Memory,
+    /// Whether files that other processes load too are shared with them through the page cache.
+    pub(crate) share: bool,
+    /// Whether what was brought into the page cache stays there.
+    pub(crate) keep_pages: bool,
 }
 
 #[derive(Debug)]
@@ -46,13 +68,7 @@ impl Route {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where the forced path refuses, or every path does.
-    pub(crate) fn open(
-        path: &Path,
-        file: &Arc<File>,
-        facts: &FileFacts,
-        backend: Backend,
-        cufile: &CuFilePaths,
-    ) -> Result<Self> {
+    pub(crate) fn open(path: &Path, file: &Arc<File>, facts: &FileFacts, terms: &Terms<'_>) -> Result<Self> {
         let in_memory = facts.file_system == FileSystem::Memory;
         let target = Target {
             path,
@@ -62,16 +78,31 @@ impl Route {
             in_memory,
             read_ahead: read_ahead(facts),
         };
-        let driver = cufile.driver().cloned();
-        let (order, why) = match backend {
-            Backend::Only(kind) => (only(kind), "it was asked for"),
-            Backend::Auto if driver.is_some() => explain_with_gds(facts),
-            Backend::Auto => explain(facts),
+        let driver = terms.cufile.driver().cloned();
+        let forced = terms.backend.forced();
+        let (order, why) = match forced {
+            Some(kind) => (only(kind), "it was asked for"),
+            None if driver.is_some() => explain_with_gds(facts),
+            None => explain(facts),
         };
         let mut fallbacks = Vec::new();
         let current = first_that_opens(&target, order, driver.as_ref(), 0, &mut fallbacks)
             .map_err(|(by, reason)| Error::Unavailable { path: path.to_path_buf(), by, reason })?;
-        tracing::debug!(path = %path.display(), by = %current.transport.kind(), why, ?facts, "path chosen");
+        let first = current.transport.kind();
+        tracing::debug!(path = %path.display(), by = %first, why, ?facts, "path chosen");
+        let on_host = matches!(current.transport, Transport::Host(_));
+        let fills = matches!(first, PathKind::Buffered | PathKind::Mmap);
+        let local = facts.file_system == FileSystem::Local;
+        let presence = (forced.is_some() && fills && terms.share && local)
+            .then(|| Presence::announce(file, Whose::Sharing).ok())
+            .flatten();
+        let habits = Habits {
+            memory: terms.memory,
+            share: terms.share && on_host,
+            keep: terms.keep_pages,
+            read_ahead: target.read_ahead,
+        };
+        let cache = forced.is_none().then(|| PageCache::new(file, facts, habits));
         Ok(Self {
             path: path.to_path_buf(),
             file: Arc::clone(file),
@@ -79,9 +110,15 @@ impl Route {
             direct_alignment: target.direct_alignment,
             in_memory,
             read_ahead: target.read_ahead,
-            forced: backend != Backend::Auto,
+            forced: forced.is_some(),
             driver,
             state: Mutex::new(State { current, spare: None, fallbacks }),
+            why,
+            first,
+            cache,
+            // What it reads is there already, or has been asked for.
+            buffered: Transport::Host(Arc::new(Buffered::open(&Target { read_ahead: None, ..target }))),
+            presence,
         })
     }
 
@@ -90,14 +127,54 @@ impl Route {
         &self.file
     }
 
+    /// Bytes for which the kernel is asked at a time to read ahead; None where the page cache holds the file.
+    pub(crate) fn read_ahead(&self) -> Option<u64> {
+        self.read_ahead
+    }
+
     /// The path it is on now.
     pub(crate) fn transport(&self) -> Transport {
         self.lock().current.transport.clone()
     }
 
     /// The path that this extent of it takes now. Its alignment is never stricter than that of [`Self::transport`].
-    pub(crate) fn transport_for(&self, _extent: &Range<u64>) -> Transport {
-        self.transport()
+    pub(crate) fn transport_for(&self, extent: &Range<u64>) -> Transport {
+        let current = self.transport();
+        let Some(cache) = &self.cache else { return current };
+        match current.kind() {
+            PathKind::Direct if cache.serves(extent) => {
+                cache.note(extent);
+                self.buffered.clone()
+            }
+            PathKind::Buffered | PathKind::Mmap => {
+                cache.note(extent);
+                current
+            }
+            _ => current,
+        }
+    }
+
+    /// Whether other processes load the file too, and it is shared with them.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.cache.as_ref().is_some_and(PageCache::is_shared)
+    }
+
+    /// Ends the load of the file: what it brought into the page cache is dropped, and others know that it is over.
+    pub(crate) fn leave_page_cache(&mut self) {
+        self.presence = None;
+        if let Some(cache) = &self.cache {
+            cache.leave();
+        }
+    }
+
+    /// Which paths were chosen for the file and its parts, and why.
+    pub(crate) fn choices(&self) -> Vec<Choice> {
+        let choice = |path, why| Choice { path, why, files: 1, file: self.path.clone() };
+        let mut choices = vec![choice(self.first, self.why.to_owned())];
+        for (cached, why) in self.cache.iter().flat_map(PageCache::reasons) {
+            choices.push(choice(if cached { PathKind::Buffered } else { self.first }, why));
+        }
+        choices
     }
 
     /// Whether its path reads into registered windows.
@@ -130,7 +207,7 @@ impl Route {
         let transport = self.transport_for(extent);
         match step(&transport)? {
             Ok(done) => Ok((transport.kind(), done)),
-            Err(failure) => self.attempt_after(&transport, failure, extent.start, step),
+            Err(failure) => self.attempt_after(&transport, failure, extent, step),
         }
     }
 
@@ -139,14 +216,19 @@ impl Route {
         &self,
         failed: &Transport,
         failure: ReadFailure,
-        offset: u64,
+        extent: &Range<u64>,
         mut step: impl FnMut(&Transport) -> Result<Result<T, ReadFailure>>,
     ) -> Result<(PathKind, T)> {
-        let mut transport = self.next(failed, offset, failure)?;
+        let mut transport = self.next(failed, extent.start, failure)?;
         loop {
             match step(&transport)? {
-                Ok(done) => return Ok((transport.kind(), done)),
-                Err(failure) => transport = self.next(&transport, offset, failure)?,
+                Ok(done) => {
+                    if let (Some(cache), Transport::Host(_)) = (&self.cache, &transport) {
+                        cache.note(extent);
+                    }
+                    return Ok((transport.kind(), done));
+                }
+                Err(failure) => transport = self.next(&transport, extent.start, failure)?,
             }
         }
     }
@@ -311,9 +393,19 @@ mod tests {
             transport: Transport::Host(Arc::new(failing)),
             rest: &[PathKind::Buffered, PathKind::Mmap],
         };
+        let file = Arc::new(file);
+        let target = Target {
+            path: Path::new("x"),
+            file: &file,
+            len: 8192,
+            direct_alignment: 512,
+            in_memory: false,
+            read_ahead: None,
+        };
+        let buffered = Transport::Host(Arc::new(Buffered::open(&target)));
         Route {
             path: "x".into(),
-            file: Arc::new(file),
+            file: Arc::clone(&file),
             len: 8192,
             direct_alignment: 512,
             in_memory: false,
@@ -321,6 +413,11 @@ mod tests {
             forced,
             driver: None,
             state: Mutex::new(State { current, spare: None, fallbacks: Vec::new() }),
+            why: "",
+            first: PathKind::Direct,
+            cache: None,
+            buffered,
+            presence: None,
         }
     }
 

@@ -5,6 +5,9 @@
 //! it. Trade-off: the table knows kinds of storage and no models of drives, so it is right within a factor of two and never
 //! wrong by ten.
 
+use crate::facts::{FileFacts, FileSystem, StorageDevice, StorageKind};
+use crate::plan::align_up;
+
 /// Where the reads of a load begin, and how far an engine may go from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadTuning {
@@ -20,22 +23,195 @@ pub(crate) struct ReadTuning {
     pub(crate) threads: usize,
 }
 
-/// Longest extent read in one go where nothing speaks for another, in bytes: beyond it no storage gains, and slots grow.
-const READ_SIZE: u64 = 4 << 20;
+const MIB: u64 = 1 << 20;
 
-/// Threads that wait: a read waits more than it computes, so there may be more than cores.
-const LEAST_THREADS: usize = 4;
-const MOST_THREADS: usize = 16;
+/// Longest extent read in one go where nothing speaks for another, in bytes: beyond it no storage gains, and slots grow.
+const READ_SIZE: u64 = 4 * MIB;
+
+/// The longest that an `rsize` can make it, in bytes.
+const MOST_READ_SIZE: u64 = 16 * MIB;
+
+/// Drives beyond these ask for no more reads: the workers are busy by then.
+const MOST_DRIVES: usize = 8;
 
 impl ReadTuning {
     /// For storage of which nothing is known.
     pub(crate) fn unknown(cores: usize) -> Self {
-        Self {
-            read_size: READ_SIZE,
-            workers: cores.clamp(1, 2),
-            depth: 4,
-            most_depth: 16,
-            threads: cores.clamp(LEAST_THREADS, MOST_THREADS),
+        Self::of_kind(StorageKind::Unknown, 1, cores)
+    }
+
+    /// The table. Threads wait more than they compute, so there may be more than cores.
+    fn of_kind(kind: StorageKind, drives: usize, cores: usize) -> Self {
+        let drives = drives.clamp(1, MOST_DRIVES);
+        let row = |read_size, workers, depth, most_depth, threads| Self {
+            read_size,
+            workers,
+            depth,
+            most_depth,
+            threads,
+        };
+        match kind {
+            // A queue per core, and deep ones: 16 MiB in flight per drive at the least.
+            StorageKind::Nvme => {
+                row(READ_SIZE, cores.clamp(1, 2 * drives), 4, 16, cores.clamp(4, 16).max(2 * drives))
+            }
+            // 32 commands on one link that two long reads fill.
+            StorageKind::SolidState => row(READ_SIZE, 1, 4 * drives, 8 * drives, 4 * drives),
+            // One reader for each disk, so that the head stays where it is; the second read in flight is the next one in order.
+            StorageKind::Rotational => row(2 * READ_SIZE, 1, 2 * drives, 2 * drives, drives),
+            // Every read is a round trip, and many connections are faster than one.
+            StorageKind::Network => row(READ_SIZE, cores.clamp(2, 8), 4, 16, (2 * cores).clamp(8, 32)),
+            // Copies: a core each.
+            StorageKind::Memory => row(READ_SIZE, cores.clamp(1, 16), 1, 1, cores.clamp(4, 16)),
+            StorageKind::Virtual | StorageKind::Stacked | StorageKind::Unknown => {
+                row(READ_SIZE, cores.clamp(1, 2), 4, 16, cores.clamp(4, 16))
+            }
         }
+    }
+
+    /// For files on this storage.
+    pub(crate) fn of(storage: &StorageDevice, file_system: FileSystem, cores: usize) -> Self {
+        let mut tuning = Self::of_kind(storage.kind, storage.drives, cores);
+        if let FileSystem::Network { read_size: Some(asked), .. } = file_system
+            && asked > 0
+            && asked <= MOST_READ_SIZE
+        {
+            // Whole requests to the server.
+            let whole = align_up(READ_SIZE.max(asked), asked.next_power_of_two());
+            tuning.read_size = whole.min(MOST_READ_SIZE);
+        }
+        if let (Some(requests), Some(longest)) = (storage.queue_depth, storage.longest_request) {
+            // More than the kernel queues for the drives would wait in front of the queue.
+            let queued = requests.saturating_mul(longest).saturating_mul(storage.drives.max(1) as u64);
+            let most =
+                usize::try_from(queued / tuning.read_size / tuning.workers as u64).unwrap_or(usize::MAX);
+            tuning.most_depth = tuning.most_depth.min(most).max(1);
+            tuning.depth = tuning.depth.min(tuning.most_depth);
+        }
+        tuning
+    }
+
+    /// For a load of these files: as it suits the storage that most of its bytes come from, the page cache being one.
+    pub(crate) fn for_files<'a>(files: impl IntoIterator<Item = &'a FileFacts>, cores: usize) -> Self {
+        let mut sources: Vec<(StorageDevice, FileSystem, f64)> = Vec::new();
+        let mut add = |storage: StorageDevice, file_system: FileSystem, bytes: f64| match sources
+            .iter_mut()
+            .find(|(known, on, _)| (known, &*on) == (&storage, &file_system))
+        {
+            Some((_, _, sum)) => *sum += bytes,
+            None => sources.push((storage, file_system, bytes)),
+        };
+        for facts in files {
+            let resident = facts.residency.share().unwrap_or(0.0);
+            let len = facts.len as f64;
+            add(StorageDevice::of_kind(StorageKind::Memory), FileSystem::Memory, len * resident);
+            add(facts.storage.clone(), facts.file_system, len * (1.0 - resident));
+        }
+        let most = sources.iter().max_by(|one, other| one.2.total_cmp(&other.2));
+        let tuning = most.map(|(storage, file_system, _)| Self::of(storage, *file_system, cores));
+        let tuning = tuning.unwrap_or_else(|| Self::unknown(cores));
+        tracing::debug!(storage = ?most.map(|(storage, ..)| storage), ?tuning, "how the files are read");
+        tuning
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{DirectIo, Network, Residency};
+
+    fn storage(kind: StorageKind, drives: usize, queue: Option<(u64, u64)>) -> StorageDevice {
+        let mut storage = StorageDevice::of_kind(kind);
+        storage.drives = drives;
+        storage.queue_depth = queue.map(|(requests, _)| requests);
+        storage.longest_request = queue.map(|(_, bytes)| bytes);
+        storage
+    }
+
+    fn of(kind: StorageKind, drives: usize) -> ReadTuning {
+        ReadTuning::of(&storage(kind, drives, None), FileSystem::Local, 8)
+    }
+
+    const KINDS: [StorageKind; 8] = [
+        StorageKind::Nvme,
+        StorageKind::SolidState,
+        StorageKind::Rotational,
+        StorageKind::Virtual,
+        StorageKind::Network,
+        StorageKind::Memory,
+        StorageKind::Stacked,
+        StorageKind::Unknown,
+    ];
+
+    #[test]
+    fn every_row_makes_sense() {
+        for kind in KINDS {
+            for (drives, cores) in [(0, 1), (1, 2), (4, 64), (100, 256)] {
+                for queue in [None, Some((2, 4096)), Some((1023, 128 << 10)), Some((u64::MAX, u64::MAX))] {
+                    let tuning = ReadTuning::of(&storage(kind, drives, queue), FileSystem::Local, cores);
+                    assert!(tuning.read_size.is_multiple_of(4096) && tuning.read_size <= MOST_READ_SIZE);
+                    assert!(tuning.workers >= 1 && tuning.workers <= 16, "{tuning:?}");
+                    assert!(tuning.threads >= 1 && tuning.threads <= 32, "{tuning:?}");
+                    assert!(tuning.depth >= 1 && tuning.depth <= tuning.most_depth, "{tuning:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_turning_disk_has_one_sequential_reader() {
+        let tuning = of(StorageKind::Rotational, 1);
+        assert_eq!((tuning.workers, tuning.threads, tuning.most_depth), (1, 1, 2));
+    }
+
+    #[test]
+    fn more_drives_are_read_deeper() {
+        let in_flight = |drives| {
+            let tuning = of(StorageKind::Nvme, drives);
+            tuning.workers * tuning.depth
+        };
+        assert!(in_flight(4) > in_flight(1));
+        assert!(of(StorageKind::Network, 0).threads > of(StorageKind::Unknown, 0).threads);
+    }
+
+    #[test]
+    fn the_queue_bounds_the_depth() {
+        let queued = Some((64, 128 << 10));
+        let tuning = ReadTuning::of(&storage(StorageKind::Nvme, 1, queued), FileSystem::Local, 2);
+        assert_eq!((tuning.workers, tuning.depth, tuning.most_depth), (2, 1, 1), "8 MiB in the queue");
+    }
+
+    #[test]
+    fn reads_over_a_network_are_whole_requests() {
+        let read_size = |asked| {
+            let on = FileSystem::Network { kind: Network::Nfs, read_size: Some(asked) };
+            ReadTuning::of(&storage(StorageKind::Network, 0, None), on, 8).read_size
+        };
+        assert_eq!(read_size(1 << 20), 4 << 20);
+        assert_eq!(read_size(8 << 20), 8 << 20);
+        assert_eq!(read_size(65_536), 4 << 20);
+        assert_eq!(read_size(0), 4 << 20);
+        assert_eq!(read_size(1 << 40), 4 << 20);
+    }
+
+    #[test]
+    fn a_load_is_tuned_for_where_most_of_its_bytes_come_from() {
+        let facts = |len, kind, resident| FileFacts {
+            len,
+            direct_io: DirectIo::Unknown,
+            file_system: FileSystem::Local,
+            storage: storage(kind, 1, None),
+            residency: Residency::Share(resident),
+            map: None,
+        };
+        let disk = facts(100, StorageKind::Rotational, 0.0);
+        let drive = facts(150, StorageKind::Nvme, 0.0);
+        let threads = |files: &[&FileFacts]| ReadTuning::for_files(files.iter().copied(), 8).threads;
+        assert_eq!(threads(&[&disk]), 1);
+        assert_eq!(threads(&[&disk, &drive]), of(StorageKind::Nvme, 1).threads);
+        assert_eq!(threads(&[&disk, &disk, &drive]), 1);
+        let warm = facts(100, StorageKind::Rotational, 0.9);
+        assert_eq!(threads(&[&warm]), of(StorageKind::Memory, 0).threads, "it is in the page cache");
+        assert_eq!(threads(&[]), ReadTuning::unknown(8).threads);
     }
 }

@@ -1,5 +1,6 @@
 //! What a load did, as data: the JSON of `gds load --json` is this, serialised.
 
+mod choice;
 mod engine;
 mod intervals;
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::facts::Residency;
 use crate::transport::PathKind;
 
+pub use choice::Choice;
 pub use engine::EngineReport;
 pub(crate) use intervals::Intervals;
 
@@ -42,6 +44,9 @@ pub struct LoadReport {
     pub paths: PathBytes,
     /// Each change of path, and why.
     pub fallbacks: Vec<Fallback>,
+    /// Which paths were chosen, for how many files, and why.
+    #[serde(default)]
+    pub choices: Vec<Choice>,
     /// Where the time went.
     pub stages: Stages,
     /// Copies from slots and windows to where tensors belong.

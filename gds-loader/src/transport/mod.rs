@@ -21,6 +21,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub(crate) use advice::ReadAhead;
 pub(crate) use buffered::Buffered;
 pub(crate) use direct::Direct;
 pub use engine::Engine;
