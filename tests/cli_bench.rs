@@ -1,4 +1,5 @@
 //! `gds bench`: what is called cold was cold, medians are medians, and what did not run says why.
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 mod cli_support;
 
