@@ -68,6 +68,7 @@ impl fmt::Debug for ReadingRegion {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one part is a legal carving")]
 mod tests {
     use super::*;
 

@@ -240,6 +240,7 @@ impl<K: Kernel> Drop for Flights<K> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one part is a legal carving")]
 mod tests {
     use std::fs;
 
