@@ -2,10 +2,11 @@
 //!
 //! Left alone, the kernel guesses from the order of reads, which several threads on one file make look random, and reads
 //! windows that begin small. Asked for a whole extent it reads the whole extent at once. Measured here, 2 GiB cold, four
-//! threads by 4 MiB, medians of 7 interleaved rounds, as a share of the same threads' direct reads: plain reads
-//! 0.54, advice for the whole file to be sequential 0.70, `POSIX_FADV_WILLNEED` for each extent 0.79, and less than half
-//! the CPU time of plain reads. Out of a mapping: plain 0.54, `MADV_POPULATE_READ` 0.48, will-need 0.75, will-need
-//! and then populate 0.64. What is in the page cache already costs advice 3 %, so such files get none.
+//! threads by 4 MiB, medians of interleaved rounds, as a share of the same threads' direct reads: plain reads 0.54, the
+//! whole file said to be read in sequence 0.70, `POSIX_FADV_WILLNEED` for each extent 0.79, for half the CPU time; in
+//! another run will-need was 1.24 (1.11 to 1.41) of plain. Out of a mapping: plain 0.54, `MADV_POPULATE_READ` 0.48,
+//! will-need 0.75, will-need and then populate 0.64; in another run will-need was no faster than plain (0.98, 0.87 to 1.41), and
+//! populate never was. Advice for what is in the page cache already costs 3 %, so such files get none.
 
 use std::fs::File;
 use std::num::NonZeroU64;
