@@ -26,6 +26,7 @@ mod pipeline;
 pub mod plan;
 mod policy;
 mod report;
+mod save;
 pub mod source;
 mod transport;
 

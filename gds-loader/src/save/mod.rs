@@ -1,0 +1,3 @@
+//! The way back: tensors from memory to files.
+
+mod layout;
