@@ -1,3 +1,9 @@
 //! The way back: tensors from memory to files.
 
+mod error;
 mod layout;
+mod tensors;
+mod write;
+
+pub use error::SaveError;
+pub use tensors::{SaveTensor, TensorBytes};

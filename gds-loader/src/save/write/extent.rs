@@ -1,0 +1,215 @@
+//! Files cut into extents: what is written in one go, and where its bytes are.
+//!
+//! An extent owns its sources, or borrows them for the length of the save; once it has been written, or copied to where it is
+//! written from, they are let go. What counts as "staged" follows from that: a save needs the tensors' memory no longer when no extent
+//! has a source.
+
+use std::convert::Infallible;
+use std::ops::Range;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use cuda_staging::{Region, Result};
+
+use crate::plan::align_down;
+
+/// Bytes of a tensor or a header.
+#[derive(Clone, Debug)]
+pub(crate) enum Bytes<'a> {
+    /// Of a device, or owned bytes of the host.
+    Region(Region),
+    /// Of the host.
+    Host(&'a [u8]),
+}
+
+impl Bytes<'_> {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Region(region) => region.len(),
+            Self::Host(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// The bytes, where they are in host memory.
+    pub(super) fn host(&self) -> Option<&[u8]> {
+        match self {
+            Self::Region(region) => region.host_bytes(),
+            Self::Host(bytes) => Some(bytes),
+        }
+    }
+
+    fn slice(&self, range: Range<u64>) -> Result<Self> {
+        Ok(match self {
+            Self::Region(region) => Self::Region(region.slice(range)?),
+            Self::Host(bytes) => {
+                let inside = bytes.get(range.start as usize..range.end as usize);
+                // Nothing of it, where it is not inside: no caller asks for that.
+                Self::Host(inside.unwrap_or_default())
+            }
+        })
+    }
+}
+
+/// A file before it is cut: its bytes in order, without holes.
+#[derive(Debug)]
+pub(crate) struct Image<'a> {
+    /// The header with its padding.
+    pub(crate) header: Region,
+    /// The tensors' bytes, back to back after the header.
+    pub(crate) tensors: Vec<Bytes<'a>>,
+}
+
+/// Part of an extent.
+#[derive(Debug)]
+pub(super) struct Piece<'a> {
+    /// Where it begins in the extent, in bytes.
+    pub(super) at: usize,
+    pub(super) bytes: Bytes<'a>,
+}
+
+/// The sources of an extent, until they are needed no longer.
+#[derive(Debug)]
+pub(super) struct Sources<'a> {
+    pub(super) pieces: Vec<Piece<'a>>,
+    /// After the pieces: who waits for every one of these to be gone finds the pieces gone.
+    pub(super) hold: Hold,
+}
+
+/// Held by what still needs the tensors' memory.
+pub(super) type Hold = Sender<Infallible>;
+
+/// Ends when no extent needs the tensors' memory any longer.
+pub(crate) type Staged = Receiver<Infallible>;
+
+/// What is written in one go.
+#[derive(Debug)]
+pub(super) struct Extent<'a> {
+    /// Position of its file.
+    pub(super) file: usize,
+    /// In bytes from the start of the file, a multiple of a page.
+    pub(super) offset: u64,
+    /// In bytes; a multiple of a page, but at the file's end.
+    pub(super) len: usize,
+    /// Bytes of it that are tensors', not a header's.
+    pub(super) payload: u64,
+    pub(super) sources: Sources<'a>,
+}
+
+impl Extent<'_> {
+    /// Its bytes, where they are in one piece of host memory.
+    pub(super) fn in_place(&self) -> Option<&[u8]> {
+        match self.sources.pieces.as_slice() {
+            [piece] => piece.bytes.host(),
+            _ => None,
+        }
+    }
+
+    /// Whether all of it is memory of a device.
+    pub(super) fn is_device(&self) -> bool {
+        self.sources.pieces.iter().all(|piece| piece.bytes.host().is_none())
+    }
+}
+
+/// What offsets of extents are multiples of, in bytes.
+pub(crate) const PAGE: u64 = 4096;
+
+/// Cuts files into extents of at most `most` bytes, a multiple of [`PAGE`], in the order of their bytes. A header shares an
+/// extent with tensors only where it ends within a page.
+///
+/// # Errors
+/// None for images whose tensors are what they say.
+pub(super) fn cut<'a>(images: Vec<Image<'a>>, most: u64) -> Result<(Vec<Extent<'a>>, Staged)> {
+    let (hold, staged) = mpsc::channel();
+    let mut extents = Vec::new();
+    for (file, Image { header, tensors }) in images.into_iter().enumerate() {
+        let data = header.len();
+        let mut open: Option<Extent<'a>> = None;
+        let mut offset = 0;
+        let sources = std::iter::once(Bytes::Region(header)).chain(tensors);
+        for source in sources {
+            let mut done = 0;
+            while done < source.len() {
+                let at = offset + done;
+                let extent = open.get_or_insert_with(|| Extent {
+                    file,
+                    offset: at,
+                    len: 0,
+                    payload: 0,
+                    sources: Sources { pieces: Vec::new(), hold: hold.clone() },
+                });
+                let border = align_down(data, PAGE);
+                let end = match extent.offset < border {
+                    true => (extent.offset + most).min(border),
+                    false => extent.offset + most,
+                };
+                let count = (source.len() - done).min(end - at);
+                let bytes = source.slice(done..done + count)?;
+                extent.sources.pieces.push(Piece { at: extent.len, bytes });
+                extent.len += count as usize;
+                extent.payload += if at < data { 0 } else { count };
+                done += count;
+                if offset + done == end {
+                    extents.extend(open.take());
+                }
+            }
+            offset += done;
+        }
+        extents.extend(open);
+    }
+    Ok((extents, staged))
+}
+
+#[cfg(test)]
+mod tests {
+    use cuda_staging::RegionMut;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn region(len: usize, seed: usize) -> Region {
+        RegionMut::from_vec((0..len).map(|at| (at * 7 + at / 251 + seed * 31) as u8).collect()).freeze()
+    }
+
+    proptest! {
+        #[test]
+        fn extents_are_the_file_in_order(
+            header in prop_oneof![Just(4096_usize), Just(8192), 8_usize..20_000],
+            lens in prop::collection::vec(prop_oneof![1_usize..100, 3_000_usize..30_000], 0..8),
+            pages in 1_u64..5,
+        ) {
+            let header = region(header, 99);
+            let sources: Vec<Region> = lens.iter().enumerate().map(|(seed, &len)| region(len, seed)).collect();
+            let file: Vec<u8> =
+                std::iter::once(&header).chain(&sources).flat_map(|region| region.host_bytes().unwrap()).copied().collect();
+            let data = header.len();
+            let tensors = sources
+                .iter()
+                .enumerate()
+                .map(|(k, source)| if k % 2 == 0 { Bytes::Region(source.clone()) } else { Bytes::Host(source.host_bytes().unwrap()) })
+                .collect();
+            let (extents, staged) = cut(vec![Image { header, tensors }], pages * PAGE).unwrap();
+            let mut end = 0;
+            for extent in &extents {
+                prop_assert_eq!((extent.file, extent.offset), (0, end));
+                prop_assert_eq!(extent.offset % PAGE, 0);
+                prop_assert!(extent.len as u64 <= pages * PAGE && extent.len > 0);
+                let mut at = 0;
+                for piece in &extent.sources.pieces {
+                    prop_assert_eq!(piece.at, at);
+                    let bytes = piece.bytes.host().unwrap();
+                    prop_assert!(bytes == &file[extent.offset as usize + at..][..bytes.len()]);
+                    at += bytes.len();
+                }
+                prop_assert_eq!(at, extent.len);
+                end += at as u64;
+                if data.is_multiple_of(PAGE) {
+                    prop_assert!(extent.payload == 0 || extent.payload == extent.len as u64);
+                }
+            }
+            prop_assert_eq!(end, file.len() as u64);
+            prop_assert_eq!(extents.iter().map(|extent| extent.payload).sum::<u64>(), end - data);
+            prop_assert!(matches!(staged.try_recv(), Err(mpsc::TryRecvError::Empty)) || extents.is_empty());
+            drop(extents);
+            prop_assert!(matches!(staged.try_recv(), Err(mpsc::TryRecvError::Disconnected)));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The pipeline reversed: from memory through slots to files.
+
+mod extent;
