@@ -1,5 +1,6 @@
 //! The way back: tensors from memory to files.
 
+mod durable;
 mod error;
 mod layout;
 mod tensors;

@@ -1,0 +1,81 @@
+//! Publishing one file.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::clean;
+use super::error::PublishError;
+use super::folder::{Folder, Named};
+use super::standing::Standing;
+use super::system::{Stat, System};
+use super::target::{index_beside, resolve};
+use super::temp::TempFile;
+use super::{Durability, Synced};
+
+/// A file to be replaced, or to be new.
+#[derive(Debug)]
+pub(super) struct FileGoal {
+    pub(super) name: OsString,
+    /// The file that is there, whose mode and owner the new one gets.
+    pub(super) like: Option<Stat>,
+}
+
+impl FileGoal {
+    pub(super) fn look(system: Arc<dyn System>, path: &Path) -> Result<(Arc<Folder>, Self), PublishError> {
+        let (above, name) = resolve(path)?;
+        let folder = Folder::open(system, &above)
+            .map_err(|error| PublishError::io(&above, "open the folder", None, error))?;
+        let folder = Arc::new(folder);
+        // Where another save keeps the folder to itself, the next one cleans.
+        if let Ok(lock) = folder.lock() {
+            let standing = Standing::read(&folder, "")?;
+            clean::dead_temps(&folder, &standing.named);
+            drop(lock);
+        }
+        let like = folder.replaceable(&name)?;
+        if let Some(index) = index_beside(&name)
+            && folder.stat(index.as_ref())?.is_some()
+        {
+            return Err(PublishError::Indexed { path: path.to_owned(), index });
+        }
+        Ok((folder, Self { name, like }))
+    }
+
+    pub(super) fn commit(
+        self,
+        folder: &Arc<Folder>,
+        temps: Vec<(TempFile, Named)>,
+        durability: Durability,
+    ) -> Result<Synced, PublishError> {
+        let start = Instant::now();
+        let path = folder.path.join(&self.name);
+        let full = durability == Durability::Full;
+        for (file, mut named) in temps {
+            file.finish(self.like.as_ref())?;
+            if full {
+                file.sync()?;
+            }
+            file.flush()?;
+            folder.check_in_place()?;
+            if !folder.is(&named.name, file.identity()) {
+                return Err(PublishError::Taken { path: file.path() });
+            }
+            folder.rename(&named.name, &self.name, file.identity())?;
+            named.keep();
+            if full {
+                folder.sync().map_err(|source| PublishError::Unsynced { path: path.clone(), source })?;
+            }
+        }
+        Ok(Synced {
+            durability,
+            files: vec![path],
+            files_synced: usize::from(full),
+            folder_synced: usize::from(full),
+            seconds: start.elapsed().as_secs_f64(),
+            removed: Vec::new(),
+            left: Vec::new(),
+        })
+    }
+}
