@@ -30,8 +30,10 @@ impl FileGoal {
         let folder = Arc::new(folder);
         // Where another save keeps the folder to itself, the next one cleans.
         if let Ok(lock) = folder.lock() {
-            let standing = Standing::read(&folder, "")?;
-            clean::dead_temps(&folder, &standing.named);
+            let mut named = Standing::read(&folder, "")?.named;
+            // The file that is going to be replaced is no shard.
+            named.extend(name.to_str().map(str::to_owned));
+            clean::dead_temps(&folder, &named);
             drop(lock);
         }
         let like = folder.replaceable(&name)?;

@@ -32,6 +32,8 @@ mod sync;
 mod system;
 mod target;
 mod temp;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::path::PathBuf;
@@ -86,6 +88,8 @@ pub(crate) struct Publication {
     temps: Vec<Option<(TempFile, Named)>>,
     goal: Goal,
     durability: Durability,
+    /// In the names of its temporary files, and of its shards where theirs are taken.
+    token: u64,
     folder: Arc<Folder>,
 }
 
@@ -118,7 +122,7 @@ impl Publication {
             }
         };
         let temps = std::iter::repeat_with(|| None).take(files).collect();
-        Ok(Self { temps, goal, durability, folder })
+        Ok(Self { temps, goal, durability, token: temp::token(), folder })
     }
 
     /// Creates the file at `index` of the target's (0 for a single file), `len` bytes long.
@@ -129,14 +133,14 @@ impl Publication {
         };
         // What others may read is settled when it is complete.
         let mode = like.map_or(0o666, |like| like.mode & 0o600);
-        let (file, named) = TempFile::create(&self.folder, name, mode, len)?;
+        let (file, named) = TempFile::create(&self.folder, name, self.token, mode, len)?;
         self.temps[index] = Some((file.clone(), named));
         Ok(file)
     }
 
     /// Publishes what was created, which must be all of it. `index` makes the text of a set's index.
     pub(crate) fn commit(self, index: MakeIndex<'_>) -> Result<Synced, PublishError> {
-        let Self { temps, goal, durability, folder } = self;
+        let Self { temps, goal, durability, token, folder } = self;
         if temps.iter().any(Option::is_none) {
             let error =
                 io::Error::other("not every file of it was written: please report this fault of gds-loader");
@@ -145,7 +149,7 @@ impl Publication {
         let temps: Vec<_> = temps.into_iter().flatten().collect();
         match goal {
             Goal::File(goal) => goal.commit(&folder, temps, durability),
-            Goal::Set(goal) => goal.commit(&folder, temps, durability, index),
+            Goal::Set(goal) => goal.commit(&folder, temps, durability, token, index),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::folder::{Folder, Named, uninterrupted};
 use super::standing::{Standing, meaning};
 use super::system::{Identity, Kind, Stat, System};
 use super::target::{check_set, single_file};
-use super::temp::{TempFile, temp_name, token};
+use super::temp::{self, TempFile, temp_name};
 use super::{Durability, MakeIndex, Synced, sync};
 
 /// A set to be replaced, or to be new.
@@ -62,6 +62,7 @@ impl SetGoal {
         folder: &Arc<Folder>,
         mut temps: Vec<(TempFile, Named)>,
         durability: Durability,
+        token: u64,
         make_index: MakeIndex<'_>,
     ) -> Result<Synced, PublishError> {
         let start = Instant::now();
@@ -93,20 +94,19 @@ impl SetGoal {
         folder.check_in_place()?;
         let _lock = folder.lock()?;
         let standing = Standing::read(folder, &self.index)?;
-        let names = standing.free_names(folder, &self.shards)?;
+        let names = standing.free_names(folder, &self.shards, token)?;
         let text = make_index(&names);
-        let (index, mut index_name) = self.write_index(folder, &text, full)?;
+        let (index, mut index_name) = self.write_index(folder, token, &text, full)?;
         let mut staged = Staged { folder, bridge: None, placed: Vec::new() };
         let mut replaced = standing.replaced;
         if !standing.indexed
             && let Some((text, files)) = meaning(folder)
         {
             staged.bridge = Some(self.publish_bridge(folder, &text, full)?);
-            sync_folder().map_err(failed)?;
             replaced.extend(files.into_iter().filter(|file| file == single_file(&self.index)));
         }
         let mut old = retire(folder, replaced)?;
-        // From here on whatever gets or loses a name can be told to be ours.
+        // From here on, whatever gets or loses a name can be told to be ours, and no shard changes what the folder means.
         sync_folder().map_err(failed)?;
         for ((file, named), name) in temps.iter_mut().zip(&names) {
             staged.placed.push(place(folder, file, named, name)?);
@@ -127,7 +127,7 @@ impl SetGoal {
 
         // The old checkpoint goes.
         let named = names.iter().cloned().chain(standing.named).collect();
-        old.extend(clean::orphans(folder, &named).into_iter().map(Old::from));
+        old.extend(clean::orphans(folder, &named).into_iter().filter_map(Old::orphan));
         let mut left: Vec<OsString> = Vec::new();
         let mut removed = Vec::new();
         for old in &mut old {
@@ -165,11 +165,12 @@ impl SetGoal {
     fn write_index(
         &self,
         folder: &Arc<Folder>,
+        token: u64,
         text: &[u8],
         full: bool,
     ) -> Result<(TempFile, Named), PublishError> {
         let mode = self.like_index.as_ref().map_or(0o666, |like| like.mode & 0o600);
-        let (file, named) = TempFile::create(folder, self.index.as_ref(), mode, text.len() as u64)?;
+        let (file, named) = TempFile::create(folder, self.index.as_ref(), token, mode, text.len() as u64)?;
         file.write_all_at(text, 0)?;
         file.finish(self.like_index.as_ref())?;
         if full {
@@ -181,7 +182,7 @@ impl SetGoal {
 
     /// Makes a folder that means something without an index mean the same by one, so that shards can be put beside it.
     fn publish_bridge(&self, folder: &Arc<Folder>, text: &[u8], full: bool) -> Result<Named, PublishError> {
-        let (file, mut temp) = self.write_index(folder, text, full)?;
+        let (file, mut temp) = self.write_index(folder, temp::token(), text, full)?;
         folder.rename(&temp.name, self.index.as_ref(), file.identity())?;
         temp.keep();
         Ok(Named::new(folder, self.index.as_str().into(), file.identity()))
@@ -249,13 +250,11 @@ struct Old {
     proof: Option<Named>,
 }
 
-impl From<Dead> for Old {
-    fn from(dead: Dead) -> Self {
-        Self { name: dead.told, identity: dead.temp.identity, proof: Some(dead.temp) }
-    }
-}
-
 impl Old {
+    fn orphan(dead: Dead) -> Option<Self> {
+        Some(Self { name: dead.orphan?, identity: dead.temp.identity, proof: Some(dead.temp) })
+    }
+
     /// Returns whether it was there and was the same file.
     fn remove(&mut self, folder: &Folder) -> io::Result<bool> {
         if !folder.is(&self.name, self.identity) {
@@ -283,7 +282,7 @@ fn retire(folder: &Arc<Folder>, names: Vec<String>) -> Result<Vec<Old>, PublishE
         let Some(stat) = folder.stat(&name)? else { continue };
         let mut proof = None;
         if stat.kind == Kind::Regular {
-            let temp = temp_name(&name, token());
+            let temp = temp_name(&name, temp::token());
             // Another's file, or a file system without links: it stays if this save is cut short.
             let linked = uninterrupted(|| folder.system.link(folder.fd(), &name, &temp));
             proof = linked.is_ok().then(|| Named::new(folder, temp, stat.identity));

@@ -71,10 +71,10 @@ impl Standing {
             return Ok(());
         }
         let names = folder.list()?;
-        let mut temps: HashMap<OsString, Vec<&OsString>> = HashMap::new();
+        let mut temps: HashMap<String, Vec<&OsString>> = HashMap::new();
         for temp in &names {
-            if let Some(told) = told_by(temp) {
-                temps.entry(told.to_owned()).or_default().push(temp);
+            for name in told_by(temp).map(|told| told.names()).unwrap_or_default() {
+                temps.entry(name).or_default().push(temp);
             }
         }
         let mut files = Vec::new();
@@ -85,7 +85,7 @@ impl Standing {
             }
             let Some(stat) = folder.stat(name)? else { continue };
             let left =
-                temps.get(name).is_some_and(|temps| temps.iter().any(|temp| folder.is(temp, stat.identity)));
+                temps.get(text).is_some_and(|temps| temps.iter().any(|temp| folder.is(temp, stat.identity)));
             if !left {
                 files.push(text.to_owned());
             }
@@ -95,12 +95,18 @@ impl Standing {
         if files.is_empty() { Ok(()) } else { Err(PublishError::OtherWeights { folder, files }) }
     }
 
-    /// `wanted`, or names unique to this save where one of them is taken.
-    pub(super) fn free_names(&self, folder: &Folder, wanted: &[String]) -> Result<Vec<String>, PublishError> {
+    /// `wanted`, or names unique to the save of this number where one of them is taken.
+    pub(super) fn free_names(
+        &self,
+        folder: &Folder,
+        wanted: &[String],
+        mut number: u64,
+    ) -> Result<Vec<String>, PublishError> {
         let mut names = wanted.to_vec();
         while !self.are_free(folder, &names)? {
-            let token = token();
-            names = wanted.iter().map(|name| unique(name, token)).collect();
+            names = wanted.iter().map(|name| unique(name, number)).collect();
+            // Where even these are taken, by another's will.
+            number = token();
         }
         Ok(names)
     }

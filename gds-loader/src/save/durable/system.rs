@@ -79,6 +79,9 @@ pub(crate) trait System: Send + Sync + fmt::Debug {
     fn write_at(&self, file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<usize>;
     /// Starts writing dirty pages of the range to the disk and does not wait. No length: to the end.
     fn start_write_back(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()>;
+    /// Waits until dirty pages of the range are written to the disk. An error of the disk is told once: a later sync does not
+    /// tell it again.
+    fn wait_write_back(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()>;
     fn set_len(&self, file: BorrowedFd<'_>, len: u64) -> io::Result<()>;
     fn set_owner(&self, file: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()>;
     fn set_mode(&self, file: BorrowedFd<'_>, mode: u32) -> io::Result<()>;
@@ -178,13 +181,14 @@ impl System for Kernel {
     }
 
     fn start_write_back(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
-        let range = (i64::try_from(offset), i64::try_from(len));
-        let (Ok(offset), Ok(len)) = range else { return Err(rustix::io::Errno::INVAL.into()) };
-        // SAFETY: a system call without pointers, on a descriptor that is borrowed for its length.
-        match unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        sync_file_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE)
+    }
+
+    fn wait_write_back(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+        const ALL: u32 = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+            | libc::SYNC_FILE_RANGE_WRITE
+            | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        sync_file_range(file, offset, len, ALL)
     }
 
     fn set_len(&self, file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
@@ -227,6 +231,16 @@ impl System for Kernel {
 
     fn unlink(&self, folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(folder, name, AtFlags::empty())?)
+    }
+}
+
+fn sync_file_range(file: BorrowedFd<'_>, offset: u64, len: u64, flags: u32) -> io::Result<()> {
+    let range = (i64::try_from(offset), i64::try_from(len));
+    let (Ok(offset), Ok(len)) = range else { return Err(rustix::io::Errno::INVAL.into()) };
+    // SAFETY: a system call without pointers, on a descriptor that is borrowed for its length.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use super::error::PublishError;
 use super::folder::{Folder, Named, uninterrupted};
 use super::system::{How, Identity, Stat};
+use super::target::unique;
 
 const MARK: &str = ".gds-tmp-";
 const DIGITS: usize = 16;
@@ -48,13 +49,30 @@ pub(super) fn temp_name(name: &OsStr, token: u64) -> OsString {
     temp
 }
 
-/// The name for which a temporary file called `temp` was made, if `temp` is the name of one.
-pub(super) fn told_by(temp: &OsStr) -> Option<&OsStr> {
-    let told = temp.as_bytes().strip_prefix(b".")?;
-    let (told, digits) = told.split_at_checked(told.len().checked_sub(DIGITS)?)?;
-    let told = told.strip_suffix(MARK.as_bytes())?;
+/// What the name of a temporary file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told<'a> {
+    /// The name it was made for.
+    pub(super) name: &'a OsStr,
+    token: u64,
+}
+
+impl Told<'_> {
+    /// The names that the file may have got, if it was made for a shard.
+    pub(super) fn names(&self) -> Vec<String> {
+        let name = self.name.to_str().map(|name| [name.to_owned(), unique(name, self.token)]);
+        name.into_iter().flatten().collect()
+    }
+}
+
+/// What `temp` says, if it is the name of a temporary file.
+pub(super) fn told_by(temp: &OsStr) -> Option<Told<'_>> {
+    let rest = temp.as_bytes().strip_prefix(b".")?;
+    let (rest, digits) = rest.split_at_checked(rest.len().checked_sub(DIGITS)?)?;
+    let name = OsStr::from_bytes(rest.strip_suffix(MARK.as_bytes())?);
     let hexadecimal = digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    (hexadecimal && !told.is_empty()).then(|| OsStr::from_bytes(told))
+    let token = u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    (hexadecimal && !name.is_empty()).then_some(Told { name, token })
 }
 
 /// A file being written. Cheap to clone; writing is by position, from any thread.
@@ -76,13 +94,14 @@ impl TempFile {
     pub(super) fn create(
         folder: &Arc<Folder>,
         name: &OsStr,
+        token: u64,
         mode: u32,
         len: u64,
     ) -> Result<(Self, Named), PublishError> {
         const ATTEMPTS: u32 = 16;
         let mut attempt = 1;
         loop {
-            match Self::try_create(folder, name, mode, len) {
+            match Self::try_create(folder, &temp_name(name, token), mode, len) {
                 Err(Refusal::Again) if attempt < ATTEMPTS => attempt += 1,
                 Err(Refusal::Again) => {
                     return Err(folder.error(name, "create a temporary file for it", Errno::EXIST.into()));
@@ -96,11 +115,10 @@ impl TempFile {
         }
     }
 
-    fn try_create(folder: &Arc<Folder>, name: &OsStr, mode: u32, len: u64) -> Result<(Self, Named), Refusal> {
+    fn try_create(folder: &Arc<Folder>, temp: &OsStr, mode: u32, len: u64) -> Result<(Self, Named), Refusal> {
         let system = &folder.system;
-        let temp = temp_name(name, token());
-        let failed = |doing, error| Refusal::Final(folder.error(&temp, doing, error));
-        let fd = match uninterrupted(|| system.create(folder.fd(), &temp, mode)) {
+        let failed = |doing, error| Refusal::Final(folder.error(temp, doing, error));
+        let fd = match uninterrupted(|| system.create(folder.fd(), temp, mode)) {
             Ok(fd) => fd,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(Refusal::Again),
             Err(error) => return Err(failed("create it", error)),
@@ -109,22 +127,22 @@ impl TempFile {
             Ok(stat) => stat.identity,
             Err(error) => {
                 // Its name was free a moment ago, so that it is ours.
-                let removed = uninterrupted(|| system.unlink(folder.fd(), &temp));
+                let removed = uninterrupted(|| system.unlink(folder.fd(), temp));
                 tracing::debug!(?removed, "a temporary file that could not be looked at");
                 return Err(failed("look at it", error));
             }
         };
-        let named = Named::new(folder, temp.clone(), identity);
+        let named = Named::new(folder, temp.to_owned(), identity);
         // Where the file system has no locks, nobody finds this file dead.
         let locked = uninterrupted(|| system.lock(fd.as_fd())).unwrap_or(true);
         // Before it was locked, a save that was cleaning up may have found it dead.
-        if !locked || !folder.is(&temp, identity) {
+        if !locked || !folder.is(temp, identity) {
             return Err(Refusal::Again);
         }
         let short_writes = AtomicU64::new(0);
         let inner = Inner {
             folder: Arc::clone(folder),
-            name: temp,
+            name: temp.to_owned(),
             identity,
             file: File::from(fd),
             len,
@@ -217,6 +235,19 @@ impl TempFile {
         let answer = self.0.folder.system.start_write_back(self.0.file.as_fd(), offset, len);
         if let Err(error) = answer {
             tracing::debug!(file = self.0.file.as_raw_fd(), %error, "starting write-back");
+        }
+    }
+
+    /// Waits until dirty pages of a range are written to the disk.
+    ///
+    /// # Errors
+    /// Those of the disk: [`TempFile::sync`] does not tell them again. That a file system has no such wait is none.
+    pub(crate) fn wait_write_back(&self, offset: u64, len: u64) -> Result<(), PublishError> {
+        match uninterrupted(|| self.0.folder.system.wait_write_back(self.0.file.as_fd(), offset, len)) {
+            Err(error) if !is_unsupported(&error) && error.raw_os_error() != Some(libc::EINVAL) => {
+                Err(self.error("write it to the disk", error))
+            }
+            _ => Ok(()),
         }
     }
 
