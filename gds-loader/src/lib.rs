@@ -38,5 +38,5 @@ pub use model::{Model, Tensor};
 pub use pipeline::{CancelToken, Progress};
 pub use policy::Backend;
 pub use report::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, Stages};
-pub use save::{SaveError, SaveTensor, TensorBytes};
+pub use save::{Durability, PublishError, SAVING_DROP_LIMIT, SaveError, SaveReport, SaveStages, SaveTensor, Saver, Saving, Synced, TensorBytes};
 pub use transport::{PathKind, ReadCause};

@@ -5,6 +5,7 @@
 
 mod cufile;
 mod route;
+mod writing;
 
 use std::io;
 use std::str::FromStr;
@@ -17,6 +18,7 @@ use crate::transport::{Buffered, Direct, Gds, Mapped, PathKind, ReadCause, Targe
 
 pub(crate) use cufile::{CuFilePaths, Proof, Verdict, windows};
 pub(crate) use route::Route;
+pub(crate) use writing::{WRITABLE, WriteProof, host_order, may_move_on, writing_order};
 
 /// Which path a load takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -197,7 +197,7 @@ pub struct CacheReport {
 }
 
 /// A path may hold bytes that JSON cannot; a report of a load that succeeded must not fail for it.
-fn lossily<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn lossily<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 

@@ -1,8 +1,8 @@
 //! Why a save failed, in the terms a caller can act on. Whatever it is, what was there before the save is there still.
 
-use std::io;
 use std::path::PathBuf;
 
+use super::durable::PublishError;
 use crate::error::ErrorKind;
 use crate::format::WriteFault;
 use crate::transport::{PathKind, ReadCause};
@@ -49,8 +49,8 @@ pub enum SaveError {
         reason: String,
     },
 
-    /// The bytes of a file could not be written.
-    #[error("{}: writing {len} bytes by {by} at offset {offset}: {source}{}", path.display(), advice(source))]
+    /// cuFile could not write the bytes of a file, for a reason that no other path would cure.
+    #[error("{}: writing {len} bytes by {by} at offset {offset}: {source}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
@@ -60,8 +60,24 @@ pub enum SaveError {
         offset: u64,
         /// Bytes that were to be written there.
         len: u64,
-        /// What the kernel or cuFile said.
+        /// What was said.
         source: ReadCause,
+    },
+
+    /// The file system refused, at whatever step.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+
+    /// There is no memory for a snapshot.
+    #[error(
+        "a snapshot needs {needed} bytes of memory beside the tensors{}; save without one, and the tensors come back as they are staged",
+        free.map_or_else(String::new, |free| format!(", and {free} are free"))
+    )]
+    Snapshot {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes free, where the device says.
+        free: Option<u64>,
     },
 
     /// The device or its driver failed.
@@ -104,22 +120,18 @@ impl SaveError {
             Self::Unavailable { .. } => ErrorKind::Unavailable,
             Self::Device(error) if error.is_unavailable() => ErrorKind::Unavailable,
             Self::Cancelled { .. } => ErrorKind::Cancelled,
-            Self::Write { .. } | Self::Device(_) | Self::Incomplete { .. } | Self::Worker { .. } => {
-                ErrorKind::Failed
-            }
+            Self::Publish(
+                PublishError::Name { .. }
+                | PublishError::NotAFile { .. }
+                | PublishError::Indexed { .. }
+                | PublishError::OtherWeights { .. },
+            ) => ErrorKind::Usage,
+            Self::Write { .. }
+            | Self::Publish(_)
+            | Self::Snapshot { .. }
+            | Self::Device(_)
+            | Self::Incomplete { .. }
+            | Self::Worker { .. } => ErrorKind::Failed,
         }
-    }
-}
-
-/// What to do about a write that failed, where its number says so.
-fn advice(cause: &ReadCause) -> &'static str {
-    let ReadCause::System(error) = cause else { return "" };
-    match error.kind() {
-        io::ErrorKind::StorageFull => "; make room on that file system, or save elsewhere",
-        io::ErrorKind::QuotaExceeded => "; the quota of this user or group is used up there",
-        io::ErrorKind::FileTooLarge => {
-            "; the limit on file sizes (ulimit -f) or the file system allows no more"
-        }
-        _ => "",
     }
 }

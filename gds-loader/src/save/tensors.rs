@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use cuda_staging::{Device, Region, RegionMut};
+use cuda_staging::{Region, RegionMut};
 
 use super::error::SaveError;
 use crate::format::{Dtype, Shape};
@@ -97,16 +97,6 @@ impl TensorBytes<'_> {
             Origin::Lent(region) => region.len(),
             Origin::Borrowed(bytes) => bytes.len() as u64,
         }
-    }
-
-    /// The CUDA device they are on, if any.
-    pub(super) fn device(&self) -> Option<&Device> {
-        let device = match &self.0 {
-            Origin::Shared(region) => region.device(),
-            Origin::Lent(region) => region.device(),
-            Origin::Borrowed(_) => return None,
-        };
-        device.is_cuda().then_some(device)
     }
 }
 

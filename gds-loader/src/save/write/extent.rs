@@ -30,7 +30,7 @@ impl Bytes<'_> {
     }
 
     /// The bytes, where they are in host memory.
-    pub(super) fn host(&self) -> Option<&[u8]> {
+    pub(crate) fn host(&self) -> Option<&[u8]> {
         match self {
             Self::Region(region) => region.host_bytes(),
             Self::Host(bytes) => Some(bytes),
@@ -71,19 +71,24 @@ pub(super) struct Piece<'a> {
 pub(super) struct Sources<'a> {
     pub(super) pieces: Vec<Piece<'a>>,
     /// After the pieces: who waits for every one of these to be gone finds the pieces gone.
-    pub(super) hold: Hold,
+    _hold: Hold,
 }
 
 /// Held by what still needs the tensors' memory.
-pub(super) type Hold = Sender<Infallible>;
+pub(crate) type Hold = Sender<Infallible>;
 
-/// Ends when no extent needs the tensors' memory any longer.
+/// Ends when no hold is left: nothing needs the tensors' memory any longer.
 pub(crate) type Staged = Receiver<Infallible>;
 
-/// What is written in one go.
-#[derive(Debug)]
-pub(super) struct Extent<'a> {
-    /// Position of its file.
+/// A first hold, and who waits for the last.
+pub(crate) fn holding() -> (Hold, Staged) {
+    mpsc::channel()
+}
+
+/// Where an extent is in its file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Position of the file.
     pub(super) file: usize,
     /// In bytes from the start of the file, a multiple of a page.
     pub(super) offset: u64,
@@ -91,6 +96,12 @@ pub(super) struct Extent<'a> {
     pub(super) len: usize,
     /// Bytes of it that are tensors', not a header's.
     pub(super) payload: u64,
+}
+
+/// What is written in one go.
+#[derive(Debug)]
+pub(super) struct Extent<'a> {
+    pub(super) place: Place,
     pub(super) sources: Sources<'a>,
 }
 
@@ -117,45 +128,38 @@ pub(crate) const PAGE: u64 = 4096;
 ///
 /// # Errors
 /// None for images whose tensors are what they say.
-pub(super) fn cut<'a>(images: Vec<Image<'a>>, most: u64) -> Result<(Vec<Extent<'a>>, Staged)> {
-    let (hold, staged) = mpsc::channel();
+pub(super) fn cut<'a>(images: Vec<Image<'a>>, most: u64, hold: &Hold) -> Result<Vec<Extent<'a>>> {
     let mut extents = Vec::new();
     for (file, Image { header, tensors }) in images.into_iter().enumerate() {
         let data = header.len();
+        let border = align_down(data, PAGE);
         let mut open: Option<Extent<'a>> = None;
-        let mut offset = 0;
-        let sources = std::iter::once(Bytes::Region(header)).chain(tensors);
-        for source in sources {
+        let mut at = 0;
+        for source in std::iter::once(Bytes::Region(header)).chain(tensors) {
             let mut done = 0;
             while done < source.len() {
-                let at = offset + done;
                 let extent = open.get_or_insert_with(|| Extent {
-                    file,
-                    offset: at,
-                    len: 0,
-                    payload: 0,
-                    sources: Sources { pieces: Vec::new(), hold: hold.clone() },
+                    place: Place { file, offset: at, len: 0, payload: 0 },
+                    sources: Sources { pieces: Vec::new(), _hold: hold.clone() },
                 });
-                let border = align_down(data, PAGE);
-                let end = match extent.offset < border {
-                    true => (extent.offset + most).min(border),
-                    false => extent.offset + most,
-                };
+                let Extent { place, sources } = extent;
+                let limit = if place.offset < border { border } else { u64::MAX };
+                let end = place.offset.saturating_add(most).min(limit);
                 let count = (source.len() - done).min(end - at);
                 let bytes = source.slice(done..done + count)?;
-                extent.sources.pieces.push(Piece { at: extent.len, bytes });
-                extent.len += count as usize;
-                extent.payload += if at < data { 0 } else { count };
+                sources.pieces.push(Piece { at: place.len, bytes });
+                place.len += count as usize;
+                place.payload += if at < data { 0 } else { count };
                 done += count;
-                if offset + done == end {
+                at += count;
+                if at == end {
                     extents.extend(open.take());
                 }
             }
-            offset += done;
         }
         extents.extend(open);
     }
-    Ok((extents, staged))
+    Ok(extents)
 }
 
 #[cfg(test)]
@@ -186,27 +190,29 @@ mod tests {
                 .enumerate()
                 .map(|(k, source)| if k % 2 == 0 { Bytes::Region(source.clone()) } else { Bytes::Host(source.host_bytes().unwrap()) })
                 .collect();
-            let (extents, staged) = cut(vec![Image { header, tensors }], pages * PAGE).unwrap();
+            let (hold, staged) = holding();
+            let extents = cut(vec![Image { header, tensors }], pages * PAGE, &hold).unwrap();
+            drop(hold);
             let mut end = 0;
             for extent in &extents {
-                prop_assert_eq!((extent.file, extent.offset), (0, end));
-                prop_assert_eq!(extent.offset % PAGE, 0);
-                prop_assert!(extent.len as u64 <= pages * PAGE && extent.len > 0);
+                prop_assert_eq!((extent.place.file, extent.place.offset), (0, end));
+                prop_assert_eq!(extent.place.offset % PAGE, 0);
+                prop_assert!(extent.place.len as u64 <= pages * PAGE && extent.place.len > 0);
                 let mut at = 0;
                 for piece in &extent.sources.pieces {
                     prop_assert_eq!(piece.at, at);
                     let bytes = piece.bytes.host().unwrap();
-                    prop_assert!(bytes == &file[extent.offset as usize + at..][..bytes.len()]);
+                    prop_assert!(bytes == &file[extent.place.offset as usize + at..][..bytes.len()]);
                     at += bytes.len();
                 }
-                prop_assert_eq!(at, extent.len);
+                prop_assert_eq!(at, extent.place.len);
                 end += at as u64;
                 if data.is_multiple_of(PAGE) {
-                    prop_assert!(extent.payload == 0 || extent.payload == extent.len as u64);
+                    prop_assert!(extent.place.payload == 0 || extent.place.payload == extent.place.len as u64);
                 }
             }
             prop_assert_eq!(end, file.len() as u64);
-            prop_assert_eq!(extents.iter().map(|extent| extent.payload).sum::<u64>(), end - data);
+            prop_assert_eq!(extents.iter().map(|extent| extent.place.payload).sum::<u64>(), end - data);
             prop_assert!(matches!(staged.try_recv(), Err(mpsc::TryRecvError::Empty)) || extents.is_empty());
             drop(extents);
             prop_assert!(matches!(staged.try_recv(), Err(mpsc::TryRecvError::Disconnected)));
