@@ -1,7 +1,8 @@
 //! When a path cannot serve, or a file changes under the load: the bytes are right and the report says why, or it is an error.
 //!
 //! The kernel is made to refuse by strace, which fails the K-th call of a thread on one file. A thread's first two reads of a file
-//! are those of its header; from the third on they are data.
+//! are those of its header; from the third on they are data. Threads read: what io_uring does no call shows; its completions are
+//! scripted in the loader's own tests.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failure here fails the test")]
 
 mod page_cache;
@@ -72,7 +73,8 @@ impl Traced {
             .env("RAYON_NUM_THREADS", "1")
             .arg(GDS)
             .args(["load", "--device", "cpu", "--digest", "--json"]);
-        command.args(["--threads", "1", "--read-size", "256KiB", "--backend", backend]).arg(&self.file);
+        command.args(["--threads", "1", "--engine", "threads", "--read-size", "256KiB"]);
+        command.args(["--backend", backend]).arg(&self.file);
         command
     }
 

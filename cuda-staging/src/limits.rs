@@ -2,10 +2,26 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Bytes of a page of host memory: 4 KiB on most machines, 64 KiB on some.
 pub fn page_size() -> usize {
     rustix::param::page_size()
+}
+
+/// Bytes of the huge pages that the kernel makes of ordinary memory where it is asked to: 2 MiB on most machines, 512 MiB on some.
+/// None where it makes none.
+pub fn huge_page_size() -> Option<usize> {
+    static SIZE: OnceLock<Option<usize>> = OnceLock::new();
+    *SIZE.get_or_init(|| huge_page_size_below(Path::new("/")))
+}
+
+/// As [`huge_page_size`], with the `sys` folder below `root`; for tests, on recorded trees.
+pub fn huge_page_size_below(root: &Path) -> Option<usize> {
+    let say = |name| fs::read_to_string(root.join("sys/kernel/mm/transparent_hugepage").join(name)).ok();
+    let never = say("enabled")?.contains("[never]");
+    let size: usize = say("hpage_pmd_size")?.trim().parse().ok()?;
+    (!never && size.is_power_of_two() && size > page_size()).then_some(size)
 }
 
 /// The NUMA node of the PCI device with this bus id ("0000:04:00.0"); None where the machine has one node only, or
@@ -112,6 +128,25 @@ impl Hierarchy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn huge_pages_are_as_large_as_the_kernel_says() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("sys/kernel/mm/transparent_hugepage");
+        assert_eq!(huge_page_size_below(root.path()), None, "a kernel without them");
+        fs::create_dir_all(&folder).unwrap();
+        for (enabled, size, expected) in [
+            ("always [madvise] never\n", "2097152\n", Some(2 << 20)),
+            ("[always] madvise never\n", "536870912\n", Some(512 << 20)),
+            ("always madvise [never]\n", "2097152\n", None),
+            ("always [madvise] never\n", "0\n", None),
+            ("always [madvise] never\n", "3000000\n", None),
+        ] {
+            fs::write(folder.join("enabled"), enabled).unwrap();
+            fs::write(folder.join("hpage_pmd_size"), size).unwrap();
+            assert_eq!(huge_page_size_below(root.path()), expected, "{enabled} {size}");
+        }
+    }
 
     #[test]
     fn a_devices_numa_node() {

@@ -62,6 +62,34 @@ impl SlotMemory {
     }
 }
 
+/// The memory of all slots of a ring, which stays mapped while this value lives: for registering it with an engine, ahead of
+/// reads into the slots.
+#[derive(Clone)]
+pub struct SlotsMemory(pub(crate) Arc<SlotMemory>);
+
+impl SlotsMemory {
+    /// Where it starts. Aligned to a page.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.0.host().as_ptr()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.host().len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl fmt::Debug for SlotsMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotsMemory").field("start", &self.as_mut_ptr()).field("len", &self.len()).finish()
+    }
+}
+
 /// Two events around a slot's copies.
 pub(crate) struct CopyEvents {
     pub(crate) start: Event,

@@ -28,6 +28,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// The kernel does not let us have the engine that was asked for.
+    #[error("io_uring cannot be had here: {reason}; use --engine auto to let threads read")]
+    Engine {
+        /// What was refused, and by which error.
+        reason: String,
+    },
+
     /// The bytes of a file could not be read.
     #[error(
         "{path}: reading {expected} bytes by {by}: {got} arrived, then at offset {offset}: {cause}",
@@ -137,7 +144,7 @@ impl Error {
             {
                 ErrorKind::InvalidData
             }
-            Self::Unavailable { .. } => ErrorKind::Unavailable,
+            Self::Unavailable { .. } | Self::Engine { .. } => ErrorKind::Unavailable,
             Self::Device(error) if error.is_unavailable() => ErrorKind::Unavailable,
             Self::Option { .. } | Self::Destination { .. } => ErrorKind::Usage,
             Self::Cancelled { .. } => ErrorKind::Cancelled,

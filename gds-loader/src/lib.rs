@@ -14,6 +14,7 @@
 //! - [`format`](mod@format): headers, indexes, dtypes. [`facts`]: what file and machine are. Reports.
 #![warn(missing_docs)]
 
+pub mod bench;
 pub mod check;
 pub mod cufile;
 mod digest;
@@ -35,8 +36,13 @@ pub use cufile_sys::HEADER_VERSION as CUFILE_HEADER_VERSION;
 pub use error::{Error, ErrorKind, Result};
 pub use load::{Destination, Loader};
 pub use model::{Model, Tensor};
-pub use pipeline::{CancelToken, Progress};
+pub use pipeline::{CancelToken, Measure, Progress};
 pub use policy::Backend;
-pub use report::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, Stages};
-pub use save::{Durability, PublishError, SAVING_DROP_LIMIT, SaveError, SaveReport, SaveStages, SaveTensor, Saver, Saving, Synced, TensorBytes};
-pub use transport::{PathKind, ReadCause};
+pub use report::{
+    CacheReport, DeviceReport, EngineReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, Stages,
+};
+pub use save::{
+    Durability, PublishError, SAVING_DROP_LIMIT, SaveError, SaveReport, SaveStages, SaveTensor, Saver, Saving, Synced,
+    TensorBytes,
+};
+pub use transport::{Engine, PathKind, ReadCause};

@@ -15,7 +15,7 @@ use gds_loader::check::{
     Area, BlockKind, Checkup, Cuda, CudaDevice, Distance, Finding, Level, Library, Opening, PathFacts,
     PathProbe, Probes, Root, Trial, examine_tree,
 };
-use gds_loader::facts::{DirectIo, FileFacts, FileSystem, Residency};
+use gds_loader::facts::{DirectIo, FileFacts, FileSystem, Network, Residency, StorageDevice, StorageKind};
 
 const LIBRARY: &str = "/usr/local/cuda/targets/x86_64-linux/lib/libcufile.so.0";
 
@@ -35,6 +35,8 @@ fn probes(gpus: &[(&str, &str)], path: &str, file_system: FileSystem) -> Probes 
         },
         file_system,
         residency: Residency::Share(0.0),
+        storage: StorageDevice::of_kind(StorageKind::Unknown),
+        map: None,
     };
     let mut probes = Probes {
         cuda: Cuda::Devices(devices.collect()),
@@ -293,7 +295,11 @@ fn ext4_on_lvm_with_a_strange_configuration() {
 #[test]
 fn nfs_over_tcp_and_over_rdma() {
     let gpus = [("NVIDIA H100 PCIe", "0000:16:00.0"), ("NVIDIA H100 PCIe", "0000:98:00.0")];
-    let mut probes = probes(&gpus, "/models/llama/m.safetensors", FileSystem::Network);
+    let mut probes = probes(
+        &gpus,
+        "/models/llama/m.safetensors",
+        FileSystem::Network { kind: Network::Nfs, read_size: Some(1 << 20) },
+    );
     probes.io_uring = Some(Err("Operation not permitted (os error 1)".into()));
     let tree = Tree::lay_out("nfs");
     let checkup = examine("nfs", &tree, &probes);

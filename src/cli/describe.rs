@@ -1,13 +1,9 @@
 //! A load's report in words: what `load` and `demo` have to say alike.
 
+use gds_loader::bench::CacheState;
 use gds_loader::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathKind};
 
 use super::sizes;
-
-/// At most this share of a file in the page cache counts as cold: a page or two (a header, a readahead) is noise.
-const COLD: f64 = 0.01;
-/// From this share on it counts as warm.
-const WARM: f64 = 0.99;
 
 /// `cuda:0 (NVIDIA H200)`, `cpu`.
 pub(crate) fn device(device: &DeviceReport) -> String {
@@ -49,38 +45,13 @@ pub(crate) fn gds(report: &GdsReport) -> String {
     }
 }
 
-/// What the page cache held when a load began.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum CacheState {
-    /// Nothing worth speaking of: the bytes came from storage.
-    Cold,
-    /// All of it.
-    Warm,
-    /// This share of it.
-    Partly(f64),
-    /// The kernel does not say.
-    Unknown,
-}
-
-impl CacheState {
-    pub(crate) fn before(report: &CacheReport) -> Self {
-        match report.resident_before {
-            None => Self::Unknown,
-            Some(share) if share <= COLD => Self::Cold,
-            Some(share) if share >= WARM => Self::Warm,
-            Some(share) => Self::Partly(share),
-        }
-    }
-}
-
-impl std::fmt::Display for CacheState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Cold => f.pad("cold"),
-            Self::Warm => f.pad("warm"),
-            Self::Partly(share) => f.pad(&format!("{} in cache", sizes::percent(*share))),
-            Self::Unknown => f.pad("unknown"),
-        }
+/// `cold`, `warm`, or what else it was.
+pub(crate) fn cache_state(state: CacheState) -> String {
+    match state {
+        CacheState::Cold => "cold".to_owned(),
+        CacheState::Warm => "warm".to_owned(),
+        CacheState::Partly(share) => format!("{} in cache", sizes::percent(share)),
+        CacheState::Unknown => "unknown".to_owned(),
     }
 }
 
@@ -90,7 +61,7 @@ pub(crate) fn cache(report: &CacheReport) -> String {
     let (before, after) = (share(report.resident_before), share(report.resident_after));
     match CacheState::before(report) {
         state @ (CacheState::Cold | CacheState::Warm) => {
-            format!("{state}: held {before} before, {after} after")
+            format!("{}: held {before} before, {after} after", cache_state(state))
         }
         CacheState::Partly(_) | CacheState::Unknown => format!("held {before} before, {after} after"),
     }

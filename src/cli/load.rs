@@ -6,10 +6,11 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::Args;
 use cuda_staging::{Device, DeviceSelector};
-use gds_loader::{Backend, LoadReport, Loader, Stages};
+use gds_loader::bench::CacheState;
+use gds_loader::{Backend, Engine, EngineReport, LoadReport, Loader, Stages};
 use serde::Serialize;
 
-use super::describe::{self, CacheState};
+use super::describe;
 use super::output::{Output, facts, printable};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
@@ -29,6 +30,9 @@ pub(crate) struct Arguments {
     /// By which path: auto, gds, gds-compat, direct, buffered or mmap; any but auto serves or fails
     #[arg(long, default_value = "auto")]
     backend: Backend,
+    /// Who keeps direct reads in flight: auto, io-uring or threads
+    #[arg(long, default_value = "auto")]
+    engine: Engine,
     /// Only tensors whose name matches; may be given several times
     #[arg(long, value_name = "GLOB")]
     tensors: Vec<String>,
@@ -44,6 +48,9 @@ pub(crate) struct Arguments {
     /// Reading threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+    /// Direct reads in flight for each reading thread, instead of as many as turn out to be fast
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    depth: Option<u16>,
     /// Pinned slots in all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     slots: Option<u16>,
@@ -63,13 +70,14 @@ pub(crate) struct Arguments {
 
 const JSON: &str = "\
 JSON fields (bytes, seconds; GB = 10^9 bytes; null where the machine does not say):
-  path, device {kind, index, name}, files, tensors, bytes, seconds, gb_per_s,
+  path, device {kind, index, name}, files, tensors, bytes, seconds, gb_per_s, cpu_s (user and system),
   paths {gds, gds-compat, direct, buffered, mmap}: bytes by each,
   fallbacks [{file, offset, from, to, reason}],
   stages {parse_s, open_s, allocate_s, pin_s, read_s, copy_s, copy_hidden}: the last is the share
   of the copying time during which a read was in flight too,
   cache {resident_before, resident_after}: shares of the files in the page cache,
-  peak_pinned_bytes, tensors_not_indexed,
+  engine {name, depth, workers, read_size, reason, registered, registered_files}: who read, and why not io_uring,
+  copies (to the device), peak_pinned_bytes, tensors_not_indexed,
   digests {tensor: SHA-256} with --digest, runs [seconds] with --repeat";
 
 /// The JSON object: the report of one run, and the seconds of all.
@@ -120,11 +128,15 @@ fn loader(arguments: &Arguments, device: &Device, progress: Arc<Progress>) -> an
     let mut loader = Loader::new()
         .device(device.clone())
         .backend(arguments.backend)
+        .engine(arguments.engine)
         .cold(arguments.cold)
         .tensors(&arguments.tensors)?
         .on_progress(move |state| progress.set(state.bytes_done, state.bytes_total));
     if let Some(threads) = arguments.threads {
         loader = loader.threads(threads.into());
+    }
+    if let Some(depth) = arguments.depth {
+        loader = loader.depth(depth.into());
     }
     if let Some(slots) = arguments.slots {
         loader = loader.slots(slots.into());
@@ -184,6 +196,7 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>, cold: bool
         ("Page cache", cache),
         ("Stages", stages(&report.stages)),
     ];
+    rows.extend(report.engine.iter().map(|report| ("Engine", engine(report))));
     if report.peak_pinned_bytes > 0 {
         rows.push(("Pinned memory", sizes::bytes(report.peak_pinned_bytes)));
     }
@@ -205,6 +218,21 @@ fn tensors(report: &LoadReport) -> String {
     let mut text = format!("{} from {}", sizes::count(tensors), sizes::plural(files, "file"));
     if report.tensors_not_indexed > 0 {
         text += &format!("; {} more that the index does not give to their file", report.tensors_not_indexed);
+    }
+    text
+}
+
+fn engine(report: &EngineReport) -> String {
+    let (workers, depth) = (report.workers as u64, report.depth as u64);
+    let mut text = match report.name {
+        Engine::IoUring => {
+            format!("io_uring: {} by {}", sizes::plural(depth, "read"), sizes::plural(workers, "thread"))
+        }
+        _ => sizes::plural(workers, "thread"),
+    };
+    text += &format!(", {} each", sizes::bytes(report.read_size));
+    if let Some(reason) = &report.reason {
+        text += &format!(" (no io_uring: {})", printable(reason));
     }
     text
 }
@@ -242,12 +270,13 @@ mod tests {
 
     #[test]
     fn every_option_of_the_design_is_taken() {
-        let line = "load model --device cuda:1 --backend eager --tensors a* --tensors b* --cold --repeat 3 --digest --threads 2 \
+        let line = "load model --device cuda:1 --backend eager --tensors a* --tensors b* --cold --repeat 3 --digest --threads 2 --engine threads --depth 3 \
                     --slots 4 --slot-size 4MiB --read-size 1MiB --progress never --json";
         let Only { arguments } = Only::try_parse_from(line.split_whitespace()).unwrap();
         assert_eq!(arguments.device, DeviceSelector::Cuda(1));
         assert_eq!(arguments.backend, Backend::Only(gds_loader::PathKind::Buffered));
         assert_eq!(arguments.tensors, ["a*", "b*"]);
+        assert_eq!((arguments.engine, arguments.depth), (Engine::Threads, Some(3)));
         assert_eq!((arguments.slot_size, arguments.read_size), (Some(4 << 20), Some(1 << 20)));
     }
 }

@@ -1,12 +1,15 @@
 //! The commands: each file one command, argument handling and printing only.
 
+mod bench;
 mod check;
+mod child;
 mod demo;
 mod describe;
 mod exit;
 mod inspect;
 mod load;
 mod output;
+mod page_cache;
 mod progress;
 mod sizes;
 mod synth;
@@ -30,6 +33,10 @@ Results go to standard output, progress and errors to standard error.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(bench::Arguments),
+    /// Loads on request, for the benchmark that started it
+    #[command(hide = true)]
+    BenchWorker(bench::WorkerArguments),
     Check(check::Arguments),
     Demo(demo::Arguments),
     Inspect(inspect::Arguments),
@@ -41,6 +48,8 @@ enum Command {
 pub(crate) fn run() -> ExitCode {
     // clap prints help and usage errors itself and exits with 0 or 2.
     let result = match CommandLine::parse().command {
+        Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::BenchWorker(arguments) => bench::serve(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Check(arguments) => check::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Inspect(arguments) => inspect::run(&arguments).map(|()| ExitCode::SUCCESS),

@@ -55,6 +55,11 @@ impl Progress {
         Self { bar, lines: lines.then(|| Mutex::new(Instant::now())) }
     }
 
+    /// What is being done now, to stand before the bar.
+    pub(crate) fn say(&self, what: impl Into<String>) {
+        self.bar.set_prefix(what.into());
+    }
+
     /// Some more bytes are done.
     pub(crate) fn advance(&self, bytes: u64) {
         self.bar.inc(bytes);

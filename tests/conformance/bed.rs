@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use cuda_staging::{Device, Region};
-use gds_loader::{Backend, GdsProof, LoadReport, Loader, Model, PathKind, Tensor};
+use gds_loader::{Backend, Engine, Error, GdsProof, LoadReport, Loader, Model, PathKind, Tensor};
 use tempfile::TempDir;
-use test_support::{Simulation, control, cufile_sim, folder, not_run};
+use test_support::{IoUring, Simulation, control, cufile_sim, folder, not_run, without_io_uring};
 
 use crate::oracle::{self, Tensors};
 
@@ -45,11 +45,17 @@ pub(crate) fn on_nvidia(test: &str) -> Option<Simulation> {
     Some(simulation.setting("CUFILE_LOGFILE_PATH", "/dev/null"))
 }
 
-/// A device, a path and an empty folder.
+/// The paths that read directly, if they can.
+const DIRECT: &[Backend] = &[Backend::Auto, Backend::Only(PathKind::Direct)];
+
+/// A device, a path, who keeps its direct reads in flight, and an empty folder.
 #[derive(Debug)]
 pub(crate) struct Bed {
     pub(crate) device: Device,
     pub(crate) backend: Backend,
+    engine: Engine,
+    /// What the report's engine is where files are read directly.
+    expected_engine: Engine,
     folder: TempDir,
     in_memory: bool,
 }
@@ -57,9 +63,25 @@ pub(crate) struct Bed {
 impl Bed {
     /// Runs `case` on `device` by each of these paths, on disk and in memory.
     pub(crate) fn each(test: &str, device: &dyn Fn() -> Device, paths: &[Backend], case: impl Fn(&Self)) {
-        for bed in Self::all(test, device, paths) {
+        for bed in Self::all(test, device, paths, &[Engine::IoUring, Engine::Threads]) {
             eprintln!("{bed:?}");
             case(&bed);
+        }
+    }
+
+    /// As [`Bed::each`] on the CPU, by the paths that read directly, where the kernel refuses io_uring.
+    pub(crate) fn each_without_io_uring(test: &str, case: impl Fn(&Self) + Sync) {
+        for how in [IoUring::Forbidden, IoUring::Unknown] {
+            let ran = without_io_uring(how, || {
+                for mut bed in Self::all(test, &cpu, DIRECT, &[Engine::Auto]) {
+                    bed.expected_engine = Engine::Threads;
+                    eprintln!("{bed:?}, io_uring {how:?}");
+                    case(&bed);
+                }
+            });
+            if ran.is_none() {
+                not_run(test, "the kernel takes no seccomp filter");
+            }
         }
     }
 
@@ -73,11 +95,13 @@ impl Bed {
         assert_eq!(unwanted, 0, "{transfers:?}");
     }
 
-    /// A bed for each path, on disk and in memory.
-    fn all(test: &str, device: &dyn Fn() -> Device, paths: &[Backend]) -> Vec<Self> {
+    /// A bed for each path, on disk and in memory; where it may read directly, by each engine.
+    fn all(test: &str, device: &dyn Fn() -> Device, paths: &[Backend], engines: &[Engine]) -> Vec<Self> {
         let mut beds = Vec::new();
         for &backend in paths {
-            for in_memory in [false, true] {
+            let engines = if DIRECT.contains(&backend) { engines } else { &[Engine::Auto] };
+            let each = engines.iter().flat_map(|&engine| [(engine, false), (engine, true)]);
+            for (engine, in_memory) in each {
                 let short = test.rsplit("::").next().unwrap_or(test);
                 let folder = if in_memory { folder::in_memory(short) } else { Some(folder::on_disk(short)) };
                 let Some(folder) = folder else { continue };
@@ -85,7 +109,14 @@ impl Bed {
                     not_run(test, &format!("{} refuses O_DIRECT", folder.path().display()));
                     continue;
                 }
-                beds.push(Self { device: device(), backend, folder, in_memory });
+                if engine == Engine::IoUring
+                    && let Some(reason) = refusal(folder.path())
+                {
+                    not_run(test, &reason);
+                    continue;
+                }
+                let device = device();
+                beds.push(Self { device, backend, engine, expected_engine: engine, folder, in_memory });
             }
         }
         beds
@@ -101,6 +132,7 @@ impl Bed {
         Loader::new()
             .device(self.device.clone())
             .backend(self.backend)
+            .engine(self.engine)
             .read_size(4096 * 4)
             .slot_size(4096 * 8)
     }
@@ -178,6 +210,19 @@ impl Bed {
             _ => assert_eq!(report.peak_pinned_bytes > 0, self.device.is_cuda() && bytes > 0, "{report:?}"),
         }
         assert!(report.peak_pinned_bytes <= 64 << 20, "{report:?}");
+        let by_host = [PathKind::Direct, PathKind::Buffered, PathKind::Mmap];
+        let by_host: u64 = by_host.iter().map(|&kind| report.paths.get(kind)).sum();
+        assert_eq!(report.engine.is_some(), by_host > 0, "{report:?}");
+        if let Some(engine) = &report.engine {
+            let direct = report.paths.get(PathKind::Direct) > 0;
+            let expected = if direct { self.expected_engine } else { Engine::Threads };
+            assert_eq!(engine.name, expected, "{report:?}");
+            assert_eq!(engine.reason.is_some(), expected == Engine::Threads, "{report:?}");
+            if direct && self.engine == Engine::Auto {
+                let reason = engine.reason.as_deref().unwrap_or_default();
+                assert!(reason.contains("not permitted") || reason.contains("not implemented"), "{report:?}");
+            }
+        }
     }
 
     /// Passes where no file of its folder is open.
@@ -193,6 +238,19 @@ impl Bed {
     /// Bytes of device memory in use; 0 on the CPU.
     pub(crate) fn memory_in_use(&self) -> u64 {
         self.device.memory().unwrap().map_or(0, |memory| memory.total - memory.free)
+    }
+}
+
+/// Why io_uring cannot be had for files in this folder.
+fn refusal(folder: &Path) -> Option<String> {
+    let path = folder.join("probe.safetensors");
+    test_support::fixture::File::new().tensor("a", "U8", &[1]).write(&path);
+    let loader = Loader::new().device(cpu()).engine(Engine::IoUring).backend(Backend::Only(PathKind::Direct));
+    let outcome = loader.load(&path);
+    fs::remove_file(&path).unwrap();
+    match outcome {
+        Err(error @ Error::Engine { .. }) => Some(error.to_string()),
+        _ => None,
     }
 }
 

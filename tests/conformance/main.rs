@@ -18,7 +18,7 @@ mod random;
 mod shapes;
 mod sources;
 
-/// Runs each case on both devices, as `cpu::CASE` and `simulated_gpu::CASE`, and by cuFile's paths: `gds::CASE` where the
+/// Runs each case on both devices, as `cpu::CASE` and `simulated_gpu::CASE`, as `without_io_uring::CASE` where the kernel refuses it, and by cuFile's paths: `gds::CASE` where the
 /// simulated libcufile serves by GPUDirect Storage, `gds_compat::CASE` where it bounces, `nvidia::CASE` where NVIDIA's does.
 macro_rules! conformance {
     ($($module:ident::$case:ident),+ $(,)?) => {
@@ -28,6 +28,15 @@ macro_rules! conformance {
             $(#[test]
             fn $case() {
                 Bed::each(concat!("cpu::", stringify!($case)), &bed::cpu, bed::HOST_PATHS, super::$module::$case);
+            })+
+        }
+
+        mod without_io_uring {
+            use super::bed::Bed;
+
+            $(#[test]
+            fn $case() {
+                Bed::each_without_io_uring(concat!("without_io_uring::", stringify!($case)), super::$module::$case);
             })+
         }
 

@@ -4,7 +4,9 @@ mod asan;
 mod bindgen;
 mod ci;
 mod cufile;
+mod gpu_check;
 mod mutants;
+mod peers;
 mod results;
 mod sim;
 mod test;
@@ -29,8 +31,12 @@ enum Task {
     Ci(ci::Arguments),
     /// Fetch NVIDIA's libcufile (1.14 and 1.20) from PyPI into target/cufile
     Cufile(cufile::Arguments),
+    /// Rehearse on the simulated GPU, or pack, what only a machine with a GPU can tell
+    GpuCheck(gpu_check::Arguments),
     /// Plant each known fault in a copy of the project and check that its test goes red
     Mutants(mutants::Arguments),
+    /// Time the loaders that a user would pick instead beside ours
+    Peers(peers::Arguments),
     /// Run a command on the simulated CUDA driver
     Sim(sim::Arguments),
     /// Build what the tests need, run them all, count what could not run
@@ -43,7 +49,9 @@ fn main() -> anyhow::Result<()> {
         Task::Bindgen(arguments) => bindgen::run(arguments),
         Task::Ci(arguments) => ci::run(arguments),
         Task::Cufile(arguments) => cufile::run(arguments),
+        Task::GpuCheck(arguments) => gpu_check::run(arguments),
         Task::Mutants(arguments) => mutants::run(arguments),
+        Task::Peers(arguments) => peers::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),
         Task::Test(arguments) => test::run(arguments),
     }

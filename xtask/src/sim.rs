@@ -55,15 +55,15 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// The variables and their values.
-    pub(crate) fn variables(&self) -> &[(&'static str, OsString)] {
-        &self.variables
+    /// The same as NAME=VALUE lines.
+    pub(crate) fn lines(&self) -> String {
+        self.variables.iter().map(|(name, value)| format!("{name}={}\n", value.display())).collect()
     }
 
     /// A command that will run on the simulated driver.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        command.envs(self.variables().iter().map(|(name, value)| (name, value)));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 }
@@ -71,13 +71,12 @@ impl Environment {
 /// Builds the simulated driver and puts it where programs find it, and the libcufile asked for beside it.
 pub(crate) fn build(cufile: CuFile) -> Result<Environment> {
     let library = match cufile {
-        CuFile::Nvidia => {
-            Some(target()?.join("cufile/1.20/lib").join(CUFILE)).filter(|library| library.is_file())
-        }
+        CuFile::Nvidia => Some(workspace::target_absolute()?.join("cufile/1.20/lib").join(CUFILE))
+            .filter(|library| library.is_file()),
         CuFile::Sim => Some(build_cufile()?),
         CuFile::None => None,
     };
-    place(&cargo_build("cuda-sim")?, &target()?.join("sim"), library)
+    place(&cargo_build("cuda-sim")?, &workspace::target_absolute()?.join("sim"), library)
 }
 
 /// Puts a driver that was built into `folder`, under both of its names; what a command needs to find it there, and
@@ -97,16 +96,12 @@ pub(crate) fn place_cufile(built: &Path, folder: &Path) -> Result<PathBuf> {
 
 /// Builds the simulated libcufile.
 pub(crate) fn build_cufile() -> Result<PathBuf> {
-    place_cufile(&cargo_build("cufile-sim")?, &target()?.join("sim-cufile"))
+    place_cufile(&cargo_build("cufile-sim")?, &workspace::target_absolute()?.join("sim-cufile"))
 }
 
 /// Builds the library of `package` for speed.
 fn cargo_build(package: &str) -> Result<PathBuf> {
-    let target = target()?;
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--quiet", "--release", "--package", package, "--target-dir"]);
-    workspace::check(cargo.arg(&target))?;
-    Ok(target.join(format!("release/lib{}.so", package.replace('-', "_"))))
+    Ok(workspace::build(package, "release")?.join(format!("lib{}.so", package.replace('-', "_"))))
 }
 
 /// Copies `from` to `to` in one step, since programs that run now have the old file mapped. A file that is the same stays.
@@ -153,18 +148,10 @@ fn before(mut paths: Vec<PathBuf>, variable: &str) -> Result<OsString> {
         .with_context(|| format!("a path for {variable} has a colon in it: {paths:?}"))
 }
 
-/// The build folder, whatever folder the command runs in.
-fn target() -> Result<PathBuf> {
-    let target = workspace::target();
-    std::path::absolute(&target).with_context(|| format!("could not make {} absolute", target.display()))
-}
-
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let environment = build(arguments.cufile)?;
     if arguments.print_env {
-        for (name, value) in environment.variables() {
-            println!("{name}={}", value.display());
-        }
+        print!("{}", environment.lines());
         return Ok(());
     }
     let (program, rest) = arguments.command.split_first().context("no command to run")?;

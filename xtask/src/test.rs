@@ -120,9 +120,7 @@ impl Needs {
             cufile: target.join("cufile"),
             not_run: folder.join(format!("not-run-{}.txt", std::process::id())),
         };
-        let lines =
-            environment.variables().iter().map(|(name, value)| format!("{name}={}\n", value.display()));
-        fs::write(&needs.simulator, lines.collect::<String>())
+        fs::write(&needs.simulator, environment.lines())
             .with_context(|| format!("could not write {}", needs.simulator.display()))?;
         Ok(needs)
     }

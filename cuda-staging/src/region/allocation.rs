@@ -56,6 +56,19 @@ impl Allocation {
         self.memory.address()
     }
 
+    /// Host memory of ours.
+    pub(super) fn host_memory(&self) -> Option<&HostMemory> {
+        match &self.memory {
+            Memory::Host(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
+    /// Whether it is the caller's.
+    pub(super) fn is_adopted(&self) -> bool {
+        matches!(self.memory, Memory::Adopted { .. })
+    }
+
     /// Where `len` bytes at `offset` are, if that is host memory. Its bytes are initialised: mappings are zeroed,
     /// vectors are, and the caller vouched for what was adopted.
     pub(super) fn host_slice(&self, offset: u64, len: u64) -> Option<(*mut u8, usize)> {

@@ -9,6 +9,8 @@
 
 mod allocation;
 mod carve;
+mod reading;
+mod touch;
 
 use std::fmt;
 use std::ops::Range;
@@ -17,6 +19,8 @@ use std::sync::Arc;
 
 pub(crate) use allocation::{Allocation, Memory};
 pub use carve::Carved;
+pub use reading::ReadingRegion;
+pub use touch::Toucher;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -99,6 +103,11 @@ impl RegionMut {
         }
         let tail = Self { lease: Arc::clone(&self.lease), offset: self.offset + mid, len: self.len - mid };
         Ok((Self { len: mid, ..self }, tail))
+    }
+
+    /// Whether it is memory of the caller's, which ends when its owner says.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.lease.allocation.is_adopted()
     }
 
     /// Ends all writing.

@@ -27,7 +27,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::limits::page_size;
 use crate::memory::{HostMemory, Purpose};
-use crate::slot::{FilledSlot, FreeSlot, Slot, SlotMemory};
+use crate::slot::{FilledSlot, FreeSlot, Slot, SlotMemory, SlotsMemory};
 use crate::statistics::RingStatistics;
 
 /// How long a wait for one slot's copies may take, unless [`Ring::set_wait_limit`] says otherwise.
@@ -50,6 +50,7 @@ pub struct RingOptions {
 /// Dropping a ring waits for what is in flight, for at most [`DROP_WAIT_LIMIT`].
 pub struct Ring {
     free: Vec<Slot>,
+    memory: Arc<SlotMemory>,
     /// To the device, the oldest first.
     copying: VecDeque<InFlight<SlotCopy>>,
     /// From the device, the oldest first; waiting to be taken, the first ones perhaps over.
@@ -90,6 +91,7 @@ impl Ring {
         }
         Ok(Self {
             free,
+            memory,
             copying: VecDeque::with_capacity(slots),
             fetching: VecDeque::new(),
             lane,
@@ -112,6 +114,21 @@ impl Ring {
     /// What it did so far.
     pub fn statistics(&self) -> &RingStatistics {
         &self.statistics
+    }
+
+    /// The memory that its slots lie in.
+    pub fn memory(&self) -> SlotsMemory {
+        SlotsMemory(Arc::clone(&self.memory))
+    }
+
+    /// Whether a slot is free, or will be once its copies are over: else [`take`](Self::take) fails.
+    pub fn can_take(&self) -> bool {
+        self.has_free() || !self.copying.is_empty()
+    }
+
+    /// Whether a slot is free now: else [`take`](Self::take) waits.
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
     }
 
     /// A free slot. Where there is none, waits for the oldest copy to the device.

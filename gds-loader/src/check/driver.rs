@@ -4,8 +4,8 @@
 use super::config::Config;
 use super::finding::{Finding, counted};
 use super::probes::Probes;
-use super::root::Root;
 use super::surroundings::Surroundings;
+use crate::facts::Root;
 
 const WITHOUT: &str =
     "it leads reads from the drive into GPU memory; without it cuFile copies through host memory";

@@ -3,8 +3,8 @@
 use super::finding::{Finding, counted, size};
 use super::pci::{PciDevice, linux_address};
 use super::probes::{Cuda, CudaDevice, Probes};
-use super::root::Root;
 use super::surroundings::Surroundings;
+use crate::facts::Root;
 
 /// Below this a GPU's window cannot hold the least that the gds path registers.
 const LEAST_WINDOW: u64 = 16 << 20;

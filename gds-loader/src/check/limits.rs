@@ -4,7 +4,7 @@ use cuda_staging::limits::memory_limit_below;
 
 use super::finding::{Finding, size};
 use super::probes::Probes;
-use super::root::Root;
+use crate::facts::Root;
 
 /// Slots that a load pins by default, in bytes.
 const SLOTS: u64 = 64 << 20;

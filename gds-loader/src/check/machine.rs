@@ -13,9 +13,9 @@ use cufile_sys::Api;
 use super::Options;
 use super::bounded::ask;
 use super::probes::{Cuda, CudaDevice, Library, Opening, PathFacts, PathProbe, Probes, Trial};
-use super::root::Root;
 use super::{opening, pci};
 use crate::facts::FileFacts;
+use crate::facts::Root;
 
 /// Variables that bear on cuFile and CUDA, besides those that begin with `CUFILE_`.
 const VARIABLES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", cufile_sys::LIBRARY_VARIABLE];

@@ -27,7 +27,6 @@ mod opening;
 mod page;
 mod pci;
 mod probes;
-mod root;
 mod storage;
 mod surroundings;
 mod topology;
@@ -37,12 +36,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+pub use crate::facts::{BlockDevice, BlockKind, Root};
 pub use finding::{Area, Finding, Level};
 pub use gpu::Gpu;
 pub use pci::Distance;
 pub use probes::{Cuda, CudaDevice, Library, Opening, PathFacts, PathProbe, Probes, Trial};
-pub use root::Root;
-pub use storage::{BlockDevice, BlockKind};
 pub use topology::Route;
 
 use config::Config;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::root::Root;
+use crate::facts::{Root, is_address};
 
 const DEVICES: &str = "sys/bus/pci/devices";
 
@@ -118,24 +118,6 @@ impl Distance {
             Self::Unknown => "?",
         }
     }
-}
-
-/// Whether `text` is an address such as "0000:1b:00.0". The domain has more digits behind some controllers.
-pub(super) fn is_address(text: &str) -> bool {
-    let hexadecimal = |part: &str, digits: std::ops::RangeInclusive<usize>| {
-        digits.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
-    };
-    let mut parts = text.split([':', '.']);
-    let (Some(domain), Some(bus), Some(device), Some(function), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return false;
-    };
-    hexadecimal(domain, 4..=8)
-        && hexadecimal(bus, 2..=2)
-        && hexadecimal(device, 2..=2)
-        && hexadecimal(function, 1..=1)
-        && text.contains('.')
 }
 
 /// The address as Linux writes it: lower case, and a domain of four digits where the driver gives eight.

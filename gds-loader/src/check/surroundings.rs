@@ -1,7 +1,7 @@
 //! The machine itself: kernel, virtual machine, WSL, container, and whether kernel and udev tell cuFile what it asks.
 
 use super::finding::Finding;
-use super::root::Root;
+use crate::facts::Root;
 
 /// What kind of place this is, as far as advice depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::finding::{Finding, counted};
 use super::gpu::Gpu;
 use super::pci::{Distance, PciDevice};
-use super::root::Root;
+use crate::facts::Root;
 
 /// How far a GPU is from an NVMe controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -2,14 +2,30 @@
 //!
 //! Facts are read once a load. A fact the kernel does not give is `Unknown`, which is neither yes nor no.
 
+mod block;
+mod device;
+mod file_system;
+mod memory;
+mod mount;
 mod residency;
+mod root;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd as _;
+use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, StatxFlags, fstatfs, statx};
+use rustix::fs::{AtFlags, StatxFlags, fstat, major, minor, statx};
 
-pub use residency::{Residency, evict, residency};
+pub use block::{BlockDevice, BlockKind};
+pub use device::{StorageDevice, StorageKind};
+pub use file_system::{FileSystem, Network};
+pub use memory::{available_memory, fit_in_memory};
+pub use residency::{Residency, ResidencyMap, drop_pages, evict, is_resident, residency};
+pub use root::Root;
+
+pub(crate) use block::is_address;
+pub(crate) use mount::Mount;
 
 /// What the kernel says about direct I/O on a file (`statx(2)`, `STATX_DIOALIGN`, Linux 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,35 +77,6 @@ impl DirectIo {
     }
 }
 
-/// The kind of file system a file lives on, as far as the choice of path cares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileSystem {
-    /// Memory: tmpfs or ramfs. There is no disk below it to read directly from.
-    Memory,
-    /// A network or cluster file system (NFS, Lustre, SMB, Ceph, GPFS, BeeGFS, 9p).
-    Network,
-    /// Anything else: taken to be a local disk.
-    Local,
-}
-
-impl FileSystem {
-    /// Asks the kernel about the file system of `file` (`fstatfs(2)`).
-    pub fn of(file: &File) -> Self {
-        fstatfs(file.as_fd())
-            .map_or(Self::Local, |answer| Self::from_magic(answer.f_type as u64 & 0xffff_ffff))
-    }
-
-    /// By the magic numbers of the kernel's `linux/magic.h` and, for file systems outside it, of their own sources.
-    fn from_magic(magic: u64) -> Self {
-        match magic {
-            0x0102_1994 | 0x8584_58f6 => Self::Memory,
-            0x6969 | 0x0bd0_0bd0 | 0xff53_4d42 | 0xfe53_4d42 | 0x517b | 0x00c3_6400 | 0x4750_4653
-            | 0x1983_0326 | 0x0102_1997 => Self::Network,
-            _ => Self::Local,
-        }
-    }
-}
-
 /// Everything the choice of path needs to know of one file.
 #[derive(Clone, Debug)]
 pub struct FileFacts {
@@ -99,19 +86,54 @@ pub struct FileFacts {
     pub direct_io: DirectIo,
     /// The file system's kind.
     pub file_system: FileSystem,
+    /// What the file system lies on.
+    pub storage: StorageDevice,
     /// How much of it the page cache holds.
     pub residency: Residency,
+    /// Which parts of it; None where the kernel does not say.
+    pub map: Option<ResidencyMap>,
 }
 
 impl FileFacts {
     /// Gathers the facts of an open file of `len` bytes.
     pub fn of(file: &File, len: u64) -> Self {
-        Self {
-            len,
-            direct_io: DirectIo::of(file),
-            file_system: FileSystem::of(file),
-            residency: residency(file, len),
-        }
+        Self::at(file, len, &Places::new(Root::system()))
+    }
+
+    /// The same, for one of several files, of which many may lie in the same place.
+    pub fn at(file: &File, len: u64, places: &Places) -> Self {
+        let (file_system, storage) = places.of(file);
+        let map = ResidencyMap::of(file, len);
+        let residency = map.as_ref().map_or(Residency::Unknown, |map| Residency::Share(map.share()));
+        Self { len, direct_io: DirectIo::of(file), file_system, storage, residency, map }
+    }
+}
+
+/// The places that a load's files lie in: each device is asked about once.
+#[derive(Debug)]
+pub struct Places {
+    root: Root,
+    known: Mutex<HashMap<String, (FileSystem, StorageDevice)>>,
+}
+
+impl Places {
+    /// No place yet; what the kernel says is read below `root`.
+    pub fn new(root: Root) -> Self {
+        Self { root, known: Mutex::default() }
+    }
+
+    /// The file system of `file`, and what that lies on.
+    fn of(&self, file: &File) -> (FileSystem, StorageDevice) {
+        let Ok(stat) = fstat(file.as_fd()) else {
+            return (FileSystem::Local, StorageDevice::of_kind(StorageKind::Unknown));
+        };
+        let number = format!("{}:{}", major(stat.st_dev), minor(stat.st_dev));
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let ask = || {
+            let file_system = FileSystem::of(&self.root, file, &number);
+            (file_system, StorageDevice::below(&self.root, &number, file_system))
+        };
+        known.entry(number.clone()).or_insert_with(ask).clone()
     }
 }
 
@@ -128,12 +150,5 @@ mod tests {
         assert_eq!(DirectIo::from_statx(true, 4, 512).alignment(), 512);
         assert_eq!(DirectIo::from_statx(true, 512, 4096).alignment(), 4096);
         assert_eq!(DirectIo::Unknown.alignment(), 4096);
-    }
-
-    #[test]
-    fn file_systems_are_told_apart() {
-        assert_eq!(FileSystem::from_magic(0x0102_1994), FileSystem::Memory);
-        assert_eq!(FileSystem::from_magic(0x6969), FileSystem::Network);
-        assert_eq!(FileSystem::from_magic(0xef53), FileSystem::Local);
     }
 }

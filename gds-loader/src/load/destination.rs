@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use cuda_staging::{Carved, Device, Region, RegionMut};
+use cuda_staging::{Carved, Device, Region, RegionMut, Toucher};
 
 use crate::error::{Error, Result};
 use crate::plan::align_up;
@@ -27,8 +27,9 @@ impl<'a> Destination<'a> {
     pub fn host(name: impl Into<String>, bytes: &'a mut [u8]) -> Result<Self> {
         let (address, len) = (bytes.as_mut_ptr().expose_provenance() as u64, bytes.len() as u64);
         // SAFETY: `bytes` is borrowed for 'a, which outlives this value and with it the load; its provenance is exposed; it
-        // is initialised, and borrowed exclusively. On the CPU device every read and copy ends before the call that makes it
-        // returns, so nothing writes the memory after 'a, not even when a load fails.
+        // is initialised, and borrowed exclusively. On the CPU device every read and copy ends before the load
+        // returns, so nothing writes the memory after 'a, not even when a load fails: `pread` returns when it is over, and a queue
+        // waits without a limit for reads into adopted memory.
         let region = unsafe { Device::cpu().adopt(address, len) }?;
         Ok(Self { name: name.into(), region, borrowed: PhantomData })
     }
@@ -80,6 +81,14 @@ impl Space {
             (offset, region)
         };
         Self { regions: regions.into_iter().map(place).collect() }
+    }
+
+    /// For touching memory of our own ahead of the reads; its offsets are the space's.
+    pub(crate) fn toucher(&self) -> Option<Toucher> {
+        match self.regions.as_slice() {
+            [(0, region)] => region.toucher(),
+            _ => None,
+        }
     }
 
     /// The offset of each region.

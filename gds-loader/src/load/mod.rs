@@ -1,6 +1,7 @@
 //! The front door: a model's files in, tensors in device memory out.
 
 mod destination;
+mod engine;
 mod options;
 mod select;
 mod session;
@@ -15,11 +16,12 @@ use cuda_staging::{Device, DeviceSelector};
 use crate::error::{Error, Result};
 use crate::facts;
 use crate::model::Model;
-use crate::pipeline::{CallerStream, CancelToken, OnProgress, Progress};
+use crate::pipeline::{CallerStream, CancelToken, Measure, OnProgress, Progress};
 use crate::plan::{self, LayoutRule};
 use crate::policy::Backend;
 use crate::report::LoadReport;
 use crate::source::{Expected, Source};
+use crate::transport::Engine;
 
 pub use destination::Destination;
 pub(crate) use session::Loaded;
@@ -47,6 +49,7 @@ const GPU_ALIGNMENT: u64 = 256;
 pub struct Loader {
     device: Option<Device>,
     backend: Backend,
+    engine: Engine,
     selection: Option<Selection>,
     expected: Vec<Expected>,
     sizes: Sizes,
@@ -98,6 +101,21 @@ impl Loader {
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.sizes.threads = Some(threads);
+        self
+    }
+
+    /// Who keeps direct reads in flight.
+    #[must_use]
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Keeps so many direct reads in flight for each reading thread, instead of as many as turn out to be fast. Where threads
+    /// read, each waits for one, and there are so many times more of them.
+    #[must_use]
+    pub fn depth(mut self, depth: usize) -> Self {
+        self.sizes.depth = Some(depth);
         self
     }
 
@@ -175,7 +193,21 @@ impl Loader {
     /// # Errors
     /// See [`Error`]. After an error nothing of the load is left.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Model> {
-        let path = path.as_ref();
+        let (device, loaded, offsets) = self.carry_out(path.as_ref(), Measure::Pipelined)?;
+        Model::new(device, loaded, offsets)
+    }
+
+    /// Does as much of a load as `measure` says, and gives back nothing but the report: bytes are those that were read, or
+    /// copied where nothing was read; paths count what was read.
+    ///
+    /// # Errors
+    /// Those of [`Loader::load`].
+    pub fn measure(&self, path: impl AsRef<Path>, measure: Measure) -> Result<LoadReport> {
+        self.carry_out(path.as_ref(), measure).map(|(_, loaded, _)| loaded.report)
+    }
+
+    /// Does as much of a load to memory of our own as `measure` says; where each tensor lies, too.
+    fn carry_out(&self, path: &Path, measure: Measure) -> Result<(Device, Loaded, Vec<u64>)> {
         self.drop_pages_if_cold(path)?;
         let mut clock = Clock::start();
         let source = Source::open(path)?;
@@ -194,10 +226,10 @@ impl Loader {
         let wanted = session.wanted();
         let layout = plan::lay_out(&wanted, rule);
         let space = Space::of_one(device.allocate(layout.len, base)?);
-        let job =
-            Job { wanted: &wanted, offsets: &layout.offsets, gather: true, device: &device, loader: self };
+        let offsets = &layout.offsets;
+        let job = Job { wanted: &wanted, offsets, gather: true, device: &device, loader: self, measure };
         let loaded = session.run(&job, space)?;
-        Model::new(device, loaded, layout.offsets)
+        Ok((device, loaded, layout.offsets))
     }
 
     /// Loads tensors of the model at `path` into memory of the caller's: exactly those that have a destination.
@@ -234,7 +266,8 @@ impl Loader {
         let wanted = session.wanted();
         let space = Space::of_many(regions, session.congruence());
         let offsets = space.offsets();
-        let job = Job { wanted: &wanted, offsets: &offsets, gather: false, device: &device, loader: self };
+        let (gather, measure) = (false, Measure::Pipelined);
+        let job = Job { wanted: &wanted, offsets: &offsets, gather, device: &device, loader: self, measure };
         Ok(session.run(&job, space)?.report)
     }
 

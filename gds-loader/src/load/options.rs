@@ -4,15 +4,13 @@ use cuda_staging::{RingOptions, limits};
 
 use crate::error::{Error, Result};
 use crate::plan::{Plan, align_up};
+use crate::policy::ReadTuning;
 
 /// Host memory for slots where nobody says otherwise, in bytes: enough to hide copies, pinned in well under 0.1 s.
 const SLOT_MEMORY: u64 = 64 << 20;
 
 /// Slots take at most this share of the memory the cgroup still allows.
 const SHARE_OF_LIMIT: u64 = 8;
-
-/// Longest extent read in one go where nobody says otherwise, in bytes.
-const READ_SIZE: u64 = 4 << 20;
 
 /// Extents start and end on multiples of this, in bytes, whatever the file's alignment: the largest in use.
 pub(crate) const EXTENT_STEP: u64 = 4096;
@@ -26,15 +24,13 @@ const COMPAT_READ_SIZE: u64 = 1 << 20;
 /// Reads in flight where GPUDirect Storage serves: one thread waits for each, on the hardware alone.
 const GDS_THREADS: usize = 8;
 
-/// Threads where nobody says otherwise: a read waits more than it computes, so there may be more than cores.
-const LEAST_THREADS: usize = 4;
-const MOST_THREADS: usize = 16;
-
 /// Who keeps reads in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
     /// Threads, each waiting for the kernel.
     Host,
+    /// io_uring, for several reads of each thread at once.
+    Queue,
     /// Threads, each waiting for cuFile to bounce its bytes.
     Compat,
     /// Threads, each waiting for one DMA into a window.
@@ -47,6 +43,7 @@ pub(crate) enum Reads {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sizes {
     pub(crate) threads: Option<usize>,
+    pub(crate) depth: Option<usize>,
     pub(crate) slots: Option<usize>,
     pub(crate) slot_size: Option<u64>,
     pub(crate) read_size: Option<u64>,
@@ -56,6 +53,8 @@ pub(crate) struct Sizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub(crate) threads: usize,
+    /// Reads that each of them keeps in flight to begin with, and the most that may come to.
+    pub(crate) depth: (usize, usize),
     /// In all, over the workers.
     pub(crate) slots: usize,
     pub(crate) slot_size: u64,
@@ -63,11 +62,18 @@ pub(crate) struct Settled {
 }
 
 impl Sizes {
-    /// Fills in what was not said. `memory_limit` is what the cgroup still allows, in bytes.
-    pub(crate) fn settle(self, memory_limit: Option<u64>, cores: usize, reads: Reads) -> Result<Settled> {
+    /// Fills in what was not said: as `tuning` suggests for the storage, and within what the cgroup still allows, `memory_limit`
+    /// bytes.
+    pub(crate) fn settle(
+        self,
+        memory_limit: Option<u64>,
+        tuning: &ReadTuning,
+        reads: Reads,
+    ) -> Result<Settled> {
         let (usual, usual_threads) = match reads {
-            Reads::Host => (READ_SIZE, cores.clamp(LEAST_THREADS, MOST_THREADS)),
-            Reads::Compat => (COMPAT_READ_SIZE, cores.clamp(LEAST_THREADS, MOST_THREADS)),
+            Reads::Host => (tuning.read_size, tuning.threads),
+            Reads::Queue => (tuning.read_size, tuning.workers),
+            Reads::Compat => (COMPAT_READ_SIZE, tuning.threads),
             Reads::Threads => (GDS_READ_SIZE, GDS_THREADS),
             Reads::Batches => (GDS_READ_SIZE, 1),
         };
@@ -102,7 +108,17 @@ impl Sizes {
         if threads == 0 {
             return refuse("threads", "there must be at least one".into());
         }
-        Ok(Settled { threads, slots, slot_size, read_size })
+        if self.depth == Some(0) {
+            return refuse("depth", "there must be at least one".into());
+        }
+        let (threads, depth) = match (reads, self.depth) {
+            (Reads::Queue, None) => (threads, (tuning.depth, tuning.most_depth.max(tuning.depth))),
+            (Reads::Queue, Some(depth)) => (threads, (depth, depth)),
+            // As many reads in flight, by a thread for each.
+            (Reads::Host, Some(depth)) => (threads.saturating_mul(depth), (1, 1)),
+            _ => (threads, (1, 1)),
+        };
+        Ok(Settled { threads, depth, slots, slot_size, read_size })
     }
 }
 
@@ -131,28 +147,41 @@ mod tests {
 
     #[test]
     fn defaults_keep_within_the_slot_memory() {
-        let settled = Sizes::default().settle(None, 2, Reads::Host).unwrap();
-        assert_eq!(settled, Settled { threads: 4, slots: 16, slot_size: 4 << 20, read_size: 4 << 20 });
+        let settled = Sizes::default().settle(None, &ReadTuning::unknown(2), Reads::Host).unwrap();
+        let expected =
+            Settled { threads: 4, depth: (1, 1), slots: 16, slot_size: 4 << 20, read_size: 4 << 20 };
+        assert_eq!(settled, expected);
         for (limit, reads) in [
             (16 << 20, Reads::Host),
             (100 << 20, Reads::Threads),
             (1 << 30, Reads::Host),
             (1 << 30, Reads::Batches),
         ] {
-            let settled = Sizes::default().settle(Some(limit), 64, reads).unwrap();
+            let settled = Sizes::default().settle(Some(limit), &ReadTuning::unknown(64), reads).unwrap();
             assert!(settled.slots as u64 * settled.slot_size <= (limit / SHARE_OF_LIMIT).min(SLOT_MEMORY));
             assert!(settled.slots >= 2);
         }
     }
 
     #[test]
+    fn a_depth_is_kept_by_whoever_reads() {
+        let sizes = Sizes { threads: Some(3), depth: Some(5), ..Sizes::default() };
+        let settle = |reads| sizes.settle(None, &ReadTuning::unknown(2), reads).unwrap();
+        let (queue, threads) = (settle(Reads::Queue), settle(Reads::Host));
+        assert_eq!((queue.threads, queue.depth), (3, (5, 5)));
+        assert_eq!((threads.threads, threads.depth), (15, (1, 1)));
+    }
+
+    #[test]
     fn sizes_that_do_not_fit_together_are_refused_by_name() {
-        let refusal = |sizes: Sizes| sizes.settle(None, 4, Reads::Host).unwrap_err().to_string();
+        let refusal =
+            |sizes: Sizes| sizes.settle(None, &ReadTuning::unknown(4), Reads::Host).unwrap_err().to_string();
         assert!(refusal(Sizes { read_size: Some(5000), ..Sizes::default() }).starts_with("read-size"));
         assert!(refusal(Sizes { read_size: Some(0), ..Sizes::default() }).starts_with("read-size"));
         let small_slots = Sizes { read_size: Some(1 << 20), slot_size: Some(4096), ..Sizes::default() };
         assert!(refusal(small_slots).starts_with("slot-size"));
         assert!(refusal(Sizes { slots: Some(0), ..Sizes::default() }).starts_with("slots"));
         assert!(refusal(Sizes { threads: Some(0), ..Sizes::default() }).starts_with("threads"));
+        assert!(refusal(Sizes { depth: Some(0), ..Sizes::default() }).starts_with("depth"));
     }
 }

@@ -6,20 +6,22 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cuda_staging::{Device, Region, limits};
+use cuda_staging::{Device, Region, Toucher, limits};
 use rayon::prelude::*;
 
 use super::Loader;
 use super::destination::Space;
+use super::engine::Chosen;
 use super::options::{Reads, Settled};
 use crate::error::{Error, Result};
 use crate::facts::{self, FileFacts};
 use crate::format::Header;
-use crate::pipeline::{self, Tally, Work};
+use crate::pipeline::{self, Measure, Tally, Touching, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
-use crate::policy::{Backend, CuFilePaths, Proof, Route, Verdict, windows};
+use crate::policy::{Backend, CuFilePaths, Proof, ReadTuning, Route, Verdict, windows};
 use crate::report::{
-    CacheReport, DeviceReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, gb_per_s, share_of,
+    CacheReport, DeviceReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, cpu_time, gb_per_s,
+    share_of,
 };
 use crate::source::{Shard, Source, TensorRef};
 use crate::transport::{PathKind, RegisteredBuffer};
@@ -29,13 +31,15 @@ pub(crate) struct Clock {
     start: Instant,
     lap: Instant,
     stages: Stages,
+    /// The process's CPU time at the start.
+    cpu: Duration,
 }
 
 impl Clock {
     /// Starts at the call.
     pub(crate) fn start() -> Self {
         let now = Instant::now();
-        Self { start: now, lap: now, stages: Stages::default() }
+        Self { start: now, lap: now, stages: Stages::default(), cpu: cpu_time() }
     }
 
     /// Adds the time since the last lap to a stage.
@@ -72,6 +76,8 @@ pub(crate) struct Job<'a> {
     pub(crate) gather: bool,
     pub(crate) device: &'a Device,
     pub(crate) loader: &'a Loader,
+    /// How much of it is done.
+    pub(crate) measure: Measure,
 }
 
 /// What a load leaves.
@@ -158,18 +164,27 @@ impl Session {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let gds = self.routes.iter().any(Route::wants_windows);
         let compat = self.routes.iter().any(Route::reads_in_place);
-        let in_flight = match (gds, job.loader.batches) {
+        let engine = Chosen::of(job.loader.engine, &self.routes, job.measure, gds || compat)?;
+        let batches = job.loader.batches && job.measure != Measure::Serial;
+        let in_flight = match (gds, batches) {
             (false, _) if compat => Reads::Compat,
+            (false, _) if engine == Chosen::Queue => Reads::Queue,
             (false, _) => Reads::Host,
             (true, false) => Reads::Threads,
             (true, true) => Reads::Batches,
         };
-        let settled = job.loader.sizes.settle(limits::memory_limit(), cores, in_flight)?;
+        let settled =
+            job.loader.sizes.settle(limits::memory_limit(), &ReadTuning::unknown(cores), in_flight)?;
         let rule = self.rule(job, settled);
         let windows = self.windows(job.device, rule.read_size)?;
         let plan = self.plan(job, rule);
+        let toucher = space.toucher();
         let (carved, parts) = space.carve(&plan.parts)?;
         self.clock.lap(|stages| &mut stages.allocate_s);
+        let settled = match job.measure {
+            Measure::Serial => Settled { threads: 1, ..settled },
+            _ => settled,
+        };
         let (workers, ring) = settled.workers(&plan, windows.len());
         let window_bytes = windows.iter().map(RegisteredBuffer::len).sum();
         let work = Work {
@@ -180,8 +195,11 @@ impl Session {
             ring,
             on_progress: job.loader.on_progress.clone(),
             cancel: job.loader.cancel.clone(),
-            batches: self.cufile.driver().filter(|_| gds && job.loader.batches),
+            batches: self.cufile.driver().filter(|_| gds && batches),
+            queue: (engine == Chosen::Queue).then_some(settled.depth),
             after: job.loader.after,
+            measure: job.measure,
+            touching: self.touching(job, toucher, plan.bytes, workers, cores),
         };
         if compat && let Some(stream) = job.loader.after {
             pipeline::wait_for_caller(job.device, stream)?;
@@ -189,11 +207,16 @@ impl Session {
         let proof = self.cufile.driver().filter(|_| gds).map(Proof::begin);
         let mut tally = pipeline::run(&work, parts, deal(windows, workers))?;
         let gds = self.judge(proof, &mut tally, window_bytes)?;
+        let by_host = [PathKind::Direct, PathKind::Buffered, PathKind::Mmap].iter();
+        let engine = match by_host.map(|&kind| tally.paths.get(kind)).sum() {
+            0_u64 => None,
+            _ => Some(engine.report(job.loader.engine, &settled, workers, &tally.queues)?),
+        };
         self.routes.iter().try_for_each(Route::check_unchanged)?;
         let regions = carved.reunite()?;
         job.device.health()?;
         let time = self.clock.start.elapsed();
-        let report = LoadReport { gds, ..self.report(job.device, &plan, &tally, time) };
+        let report = LoadReport { gds, engine, ..self.report(job, &plan, &tally, time) };
         let Self { headers, metadata, chosen, routes, .. } = self;
         let fallbacks = routes.into_iter().flat_map(Route::into_fallbacks).collect();
         Ok(Loaded { headers, metadata, chosen, regions, report: LoadReport { fallbacks, ..report } })
@@ -207,14 +230,34 @@ impl Session {
             read_size,
             slot_size: settled.slot_size.max(read_size),
             straight: !job.device.is_cuda(),
-            gather: job.gather,
+            gather: job.gather && job.measure != Measure::CopyPerTensor,
+            whole: job.measure == Measure::CopyPerTensor,
         }
     }
 
     fn plan(&self, job: &Job<'_>, rule: Cut) -> Plan {
-        let shape = |route: &Route| FileShape { len: route.len(), alignment: route.transport().alignment() };
+        // What is not read needs no alignment, which would cut tensors.
+        let (apart, read) = (job.measure == Measure::CopyPerTensor, job.measure.reads());
+        let alignment = |route: &Route| if read { route.transport().alignment() } else { 1 };
+        let shape = |route: &Route| FileShape { len: route.len(), alignment: alignment(route) };
         let shapes: Vec<FileShape> = self.routes.iter().map(shape).collect();
-        plan::cut(&plan::runs(job.wanted, job.offsets), &shapes, rule)
+        let runs = if apart { plan::runs_apart } else { plan::runs };
+        plan::cut(&runs(job.wanted, job.offsets), &shapes, rule)
+    }
+
+    /// Who touches the destination ahead of the reads: cores that are not busy copying out of the page cache.
+    fn touching(
+        &self,
+        job: &Job<'_>,
+        toucher: Option<Toucher>,
+        bytes: u64,
+        workers: usize,
+        cores: usize,
+    ) -> Option<Touching> {
+        let overlaps = matches!(job.measure, Measure::Pipelined | Measure::ReadAlone);
+        let all_direct = self.routes.iter().all(|route| route.transport().kind() == PathKind::Direct);
+        let reading = if all_direct { 0 } else { workers };
+        Touching::new(toucher.filter(|_| overlaps), bytes, cores, reading, limits::memory_limit())
     }
 
     /// Window slots for the files whose path wants them. Where none can be registered, these files leave that path.
@@ -256,7 +299,8 @@ impl Session {
         })
     }
 
-    fn report(&self, device: &Device, plan: &Plan, tally: &Tally, time: Duration) -> LoadReport {
+    fn report(&self, job: &Job<'_>, plan: &Plan, tally: &Tally, time: Duration) -> LoadReport {
+        let bytes = if job.measure.reads() { plan.bytes } else { tally.copied_unread };
         let reads = Intervals::union(tally.reads.iter().copied());
         let copies = Intervals::union(tally.copies.iter().copied());
         let before = self.facts.iter().map(|facts| (facts.len, facts.residency));
@@ -264,12 +308,13 @@ impl Session {
             self.routes.iter().map(|route| (route.len(), facts::residency(route.file(), route.len())));
         LoadReport {
             path: self.path.clone(),
-            device: DeviceReport::of(device),
+            device: DeviceReport::of(job.device),
             files: self.routes.len(),
             tensors: self.chosen.len(),
-            bytes: plan.bytes,
+            bytes,
             seconds: time.as_secs_f64(),
-            gb_per_s: gb_per_s(plan.bytes, time),
+            gb_per_s: gb_per_s(bytes, time),
+            cpu_s: cpu_time().saturating_sub(self.clock.cpu).as_secs_f64(),
             paths: tally.paths,
             fallbacks: Vec::new(),
             stages: Stages {
@@ -277,11 +322,14 @@ impl Session {
                 read_s: reads.length().as_secs_f64(),
                 copy_s: copies.length().as_secs_f64(),
                 copy_hidden: copies.share_within(&reads),
+                touch_s: Intervals::union(tally.touches.iter().copied()).length().as_secs_f64(),
                 ..self.clock.stages
             },
+            copies: tally.copy_calls,
             cache: CacheReport { resident_before: share_of(before), resident_after: share_of(after) },
             peak_pinned_bytes: tally.pinned,
             tensors_not_indexed: self.not_indexed,
+            engine: None,
             gds: None,
             digests: None,
         }

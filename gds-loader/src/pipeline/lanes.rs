@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cuda_staging::{Device, Ring, RingOptions, SlotCopy, WindowRing};
 
-use super::Tally;
+use super::{Landed, Tally};
 use crate::error::{Error, Result};
 use crate::transport::RegisteredBuffer;
 
@@ -68,6 +68,11 @@ impl<'w> Lanes<'w> {
         self.ring.as_mut().ok_or_else(|| Error::Worker { reason: "the ring is gone".into() })
     }
 
+    /// Whether there is a slot to take, if need be after a wait for copies.
+    pub(super) fn has_slot(&mut self, tally: &mut Tally) -> Result<bool> {
+        Ok(self.ring(tally)?.can_take())
+    }
+
     /// A window that nothing uses: where all are being copied out of, the oldest once it is over.
     pub(super) fn window(&mut self) -> Result<RegisteredBuffer> {
         if let Some(window) = self.idle.pop() {
@@ -102,6 +107,16 @@ impl<'w> Lanes<'w> {
         self.idle.push(window);
     }
 
+    /// Gives a slot or window back whose bytes nobody copies.
+    pub(super) fn release(&mut self, landed: Landed, tally: &mut Tally) -> Result<()> {
+        match landed {
+            Landed::InPlace => {}
+            Landed::Slot(filled) => self.ring(tally)?.put_back(filled.release()),
+            Landed::Window(window) => self.put_back(window),
+        }
+        Ok(())
+    }
+
     /// Copies out of a window, which has it until that is over.
     pub(super) fn launch_window(&mut self, window: RegisteredBuffer, copies: Vec<SlotCopy>) -> Result<()> {
         let ring = match &mut self.window_ring {
@@ -118,15 +133,29 @@ impl<'w> Lanes<'w> {
         Ok(ring.launch(window, copies)?)
     }
 
-    /// Waits for every copy, and adds up what the lanes did.
-    pub(super) fn finish(mut self, tally: &mut Tally) -> Result<()> {
+    /// Waits for every copy.
+    pub(super) fn drain(&mut self) -> Result<()> {
         if let Some(ring) = &mut self.ring {
             ring.drain()?;
-            tally.pinned = ring.statistics().pinned_bytes;
-            tally.copies.extend_from_slice(&ring.statistics().intervals);
         }
         if let Some(ring) = &mut self.window_ring {
-            while ring.take_back()?.is_some() {}
+            while let Some(window) = ring.take_back()? {
+                self.idle.push(window);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for every copy, and adds up what the lanes did.
+    pub(super) fn finish(mut self, tally: &mut Tally) -> Result<()> {
+        self.drain()?;
+        if let Some(ring) = &self.ring {
+            tally.pinned = ring.statistics().pinned_bytes;
+            tally.copies.extend_from_slice(&ring.statistics().intervals);
+            tally.copy_calls += ring.statistics().copies;
+        }
+        if let Some(ring) = &self.window_ring {
+            tally.copy_calls += ring.statistics().copies;
             tally.copies.extend_from_slice(&ring.statistics().intervals);
         }
         Ok(())

@@ -6,10 +6,15 @@
 //! workers read sequentially.
 
 mod batched;
+mod depth;
+mod in_flight;
 mod lanes;
+mod measure;
+mod queued;
+mod touch;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,8 +29,13 @@ use crate::transport::{
     Landing as DeviceLanding, PathKind, ReadFailure, RegisteredBuffer, Transport, read_extent,
 };
 
+use batched::Batched;
+use depth::Depth;
 use lanes::Lanes;
 pub(crate) use lanes::{CallerStream, wait_for_caller};
+pub use measure::Measure;
+use queued::Queued;
+pub(crate) use touch::Touching;
 
 /// How far a load is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,29 +84,72 @@ pub(crate) struct Work<'a> {
     pub(crate) cancel: CancelToken,
     /// The driver whose batches keep window reads in flight; `None` for one thread a read.
     pub(crate) batches: Option<&'a Driver>,
+    /// How many direct reads io_uring keeps in flight for each worker, to begin with and at most; `None` for one read a worker.
+    pub(crate) queue: Option<(usize, usize)>,
     /// A stream of the caller's whose pending work must end before the destination is written.
     pub(crate) after: Option<CallerStream>,
+    /// How much of the load is done. Serial measurements have one worker.
+    pub(crate) measure: Measure,
+    /// Who touches the destination ahead of the reads.
+    pub(crate) touching: Option<Touching>,
 }
 
 /// What the workers did, added up.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) paths: PathBytes,
+    /// Bytes of the pieces that were done, by any path.
+    pub(crate) placed: u64,
+    /// Bytes of those that were copied without having been read.
+    pub(crate) copied_unread: u64,
     pub(crate) reads: Vec<(Instant, Instant)>,
+    /// When pages of the destination were touched ahead of their reads.
+    pub(crate) touches: Vec<(Instant, Instant)>,
     pub(crate) copies: Vec<(Instant, Instant)>,
+    /// Single copies within these intervals.
+    pub(crate) copy_calls: u64,
     /// Host memory pinned, in bytes.
     pub(crate) pinned: u64,
     /// The slowest worker's time to make its ring.
     pub(crate) pin: Duration,
+    pub(crate) queues: Queues,
+}
+
+/// What became of the workers' queues.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    /// Workers that had one.
+    pub(crate) opened: usize,
+    /// Those of them whose files, and whose slots, the kernel registered.
+    pub(crate) with_files: usize,
+    pub(crate) with_slots: usize,
+    /// Why a worker had none.
+    pub(crate) refused: Option<String>,
+    /// Reads in flight for each when the load ended.
+    pub(crate) depth: usize,
+}
+
+impl Queues {
+    fn merge(&mut self, other: Self) {
+        self.opened += other.opened;
+        self.with_files += other.with_files;
+        self.with_slots += other.with_slots;
+        self.refused = self.refused.take().or(other.refused);
+    }
 }
 
 impl Tally {
     fn merge(mut self, mut other: Self) -> Self {
         self.paths.merge(&other.paths);
+        self.placed += other.placed;
+        self.copied_unread += other.copied_unread;
         self.reads.append(&mut other.reads);
+        self.touches.append(&mut other.touches);
         self.copies.append(&mut other.copies);
+        self.copy_calls += other.copy_calls;
         self.pinned += other.pinned;
         self.pin = self.pin.max(other.pin);
+        self.queues.merge(other.queues);
         self
     }
 }
@@ -112,14 +165,19 @@ pub(crate) fn run(
     parts: Vec<RegionMut>,
     windows: Vec<Vec<RegisteredBuffer>>,
 ) -> Result<Tally> {
+    let (depth, most) = work.queue.unwrap_or((1, 1));
     let shared = Shared {
-        queue: Mutex::new(Queue { next: 0, parts: parts.into_iter() }),
+        queue: Mutex::new(Queue { next: 0, touched: 0, parts: parts.into_iter() }),
+        dealt: Condvar::new(),
         windows: Mutex::new(windows),
         failure: Mutex::new(None),
         stopped: AtomicBool::new(false),
         placed: AtomicU64::new(0),
+        depth: Mutex::new(Depth::new(depth, most, work.workers)),
+        depth_now: AtomicUsize::new(depth),
+        start: Instant::now(),
     };
-    let tally = thread::scope(|scope| {
+    let mut tally = thread::scope(|scope| {
         let mut handles = Vec::new();
         for index in 0..work.workers {
             let builder = thread::Builder::new().name(format!("gds-load-{index}"));
@@ -132,18 +190,37 @@ pub(crate) fn run(
                 }
             }
         }
+        let touchers: Vec<_> = work
+            .touching
+            .iter()
+            .flat_map(|touching| {
+                let spawn = |index| {
+                    let builder = thread::Builder::new().name(format!("gds-touch-{index}"));
+                    builder.spawn_scoped(scope, || touching.run(work, &shared))
+                };
+                // A thread less is first touches by who reads.
+                (0..touching.threads()).filter_map(move |index| spawn(index).ok())
+            })
+            .collect();
         let tallies = handles.into_iter().map(|handle| {
             handle.join().unwrap_or_else(|_| {
                 shared.fail(Error::Worker { reason: "it panicked".into() });
                 Tally::default()
             })
         });
-        tallies.fold(Tally::default(), Tally::merge)
+        let mut tally = tallies.fold(Tally::default(), Tally::merge);
+        shared.end();
+        touchers
+            .into_iter()
+            .filter_map(|toucher| toucher.join().ok())
+            .for_each(|mut touches| tally.touches.append(&mut touches));
+        tally
     });
+    tally.queues.depth = shared.depth_now.load(Ordering::Relaxed);
     if let Some(error) = lock(&shared.failure).take() {
         return Err(error);
     }
-    let (placed, planned) = (tally.paths.total(), work.plan.bytes);
+    let (placed, planned) = (tally.placed, work.plan.bytes);
     if work.cancel.is_cancelled() && placed < planned {
         return Err(Error::Cancelled { placed, planned });
     }
@@ -155,16 +232,24 @@ pub(crate) fn run(
 
 struct Shared {
     queue: Mutex<Queue>,
+    /// Told when a piece is dealt, and at the end, where anybody touches ahead.
+    dealt: Condvar,
     /// The window slots of workers that have not begun yet.
     windows: Mutex<Vec<Vec<RegisteredBuffer>>>,
     failure: Mutex<Option<Error>>,
     stopped: AtomicBool,
     placed: AtomicU64,
+    /// Reads in flight for each worker: who finds out how many, and how many.
+    depth: Mutex<Depth>,
+    depth_now: AtomicUsize,
+    start: Instant,
 }
 
 /// The pieces not dealt yet, and the parts they own.
 struct Queue {
     next: usize,
+    /// The first piece that nobody has touched ahead.
+    touched: usize,
     parts: std::vec::IntoIter<RegionMut>,
 }
 
@@ -178,7 +263,23 @@ impl Shared {
         let piece = plan.pieces.get(queue.next)?;
         queue.next += 1;
         let parts = queue.parts.by_ref().take(piece.parts.len()).collect();
+        drop(queue);
+        self.dealt.notify_all();
         Some((piece, parts))
+    }
+
+    /// The workers have ended: nothing is dealt any more.
+    fn end(&self) {
+        let _queue = lock(&self.queue);
+        self.stopped.store(true, Ordering::Relaxed);
+        self.dealt.notify_all();
+    }
+
+    /// Takes note that a read that was one of many ended.
+    fn read_ended(&self, bytes: u64, at: Instant) {
+        let mut depth = lock(&self.depth);
+        depth.ended(bytes, at.saturating_duration_since(self.start));
+        self.depth_now.store(depth.now(), Ordering::Relaxed);
     }
 
     /// Remembers the first failure and stops the workers.
@@ -203,25 +304,34 @@ fn worker(work: &Work<'_>, shared: &Shared) -> Tally {
 fn move_pieces(work: &Work<'_>, shared: &Shared, tally: &mut Tally) -> Result<()> {
     let windows = lock(&shared.windows).pop().unwrap_or_default();
     let mut lanes = Lanes::new(work.device, work.ring, work.after, windows);
+    if !work.measure.reads() {
+        measure::copy_pieces(work, shared, &mut lanes, tally)?;
+        return lanes.finish(tally);
+    }
     let reads = lanes.windows();
-    let batch = work.batches.filter(|_| reads > 0).and_then(|driver| batched::open(driver, reads));
-    match batch {
-        Some(batch) => batched::move_pieces(work, shared, &mut lanes, batch, tally)?,
-        None => {
-            while !work.cancel.is_cancelled()
-                && let Some((piece, parts)) = shared.take(work.plan)
-            {
-                let kind = move_piece(work, piece, parts, &mut lanes, tally)?;
-                count(work, shared, tally, kind, piece.bytes);
-            }
+    if let Some(mut batch) =
+        work.batches.filter(|_| reads > 0).and_then(|driver| Batched::open(driver, reads))
+    {
+        in_flight::move_pieces(work, shared, &mut lanes, &mut batch, tally)?;
+    } else if let Some((_, most)) = work.queue
+        && let Some(mut queue) = Queued::open(work, shared, most, &mut lanes, tally)?
+    {
+        in_flight::move_pieces(work, shared, &mut lanes, &mut queue, tally)?;
+    } else {
+        while !work.cancel.is_cancelled()
+            && let Some((piece, parts)) = shared.take(work.plan)
+        {
+            let kind = move_piece(work, piece, parts, &mut lanes, tally)?;
+            count(work, shared, tally, Some(kind), piece.bytes);
         }
     }
     lanes.finish(tally)
 }
 
-/// Counts a piece that was read and handed to the device.
-fn count(work: &Work<'_>, shared: &Shared, tally: &mut Tally, kind: PathKind, bytes: u64) {
-    tally.paths.add(kind, bytes);
+/// Counts a piece that was read, by `kind` if at all, and handed to the device.
+fn count(work: &Work<'_>, shared: &Shared, tally: &mut Tally, kind: Option<PathKind>, bytes: u64) {
+    kind.into_iter().for_each(|kind| tally.paths.add(kind, bytes));
+    tally.placed += bytes;
     let done = shared.placed.fetch_add(bytes, Ordering::Relaxed) + bytes;
     if let Some(on_progress) = &work.on_progress {
         on_progress(Progress { bytes_done: done, bytes_total: work.plan.bytes });
@@ -248,8 +358,11 @@ fn move_piece(
 ) -> Result<PathKind> {
     let route = &work.routes[piece.file as usize];
     let step = |transport: &Transport| read_piece(work, piece, transport, &mut parts, lanes, tally);
-    let (kind, landed) = route.attempt(piece.extent.start, step)?;
+    let (kind, landed) = route.attempt(&piece.extent, step)?;
     launch(work, piece, parts, landed, lanes, tally)?;
+    if work.measure == Measure::Serial {
+        lanes.drain()?;
+    }
     Ok(kind)
 }
 
@@ -320,6 +433,7 @@ fn launch(
     let stretches = work.plan.scatter_of(piece);
     match landed {
         Landed::InPlace => Ok(()),
+        landed if !work.measure.copies() => lanes.release(landed, tally),
         Landed::Slot(mut filled) => {
             let copies = if piece.landing == Landing::Gathered {
                 let slot_offset = gather(work.plan, piece, &mut filled);

@@ -111,6 +111,17 @@ pub fn runs(wanted: &[Wanted], offsets: &[u64]) -> Vec<Run> {
     runs
 }
 
+/// The same with a run for each tensor: what moving them one by one takes.
+pub fn runs_apart(wanted: &[Wanted], offsets: &[u64]) -> Vec<Run> {
+    let run = |(tensor, &at): (&Wanted, &u64)| Run {
+        file: tensor.file,
+        offset: tensor.offset,
+        at,
+        len: tensor.len,
+    };
+    wanted.iter().zip(offsets).map(run).filter(|run| run.len > 0).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,7 @@
 mod layout;
 mod pieces;
 
-pub use layout::{Layout, LayoutRule, Run, lay_out, runs};
+pub use layout::{Layout, LayoutRule, Run, lay_out, runs, runs_apart};
 pub use pieces::{Cut, FileShape, Landing, Piece, Plan, Scatter, cut};
 
 /// The bytes of one tensor in its file, and how its destination must be aligned.

@@ -24,6 +24,8 @@ pub struct Cut {
     pub straight: bool,
     /// Whether bytes between two tensors of the destination are padding that a copy may overwrite.
     pub gather: bool,
+    /// Whether a run that fits into one extent must not be cut in two: to compare with one copy a tensor.
+    pub whole: bool,
 }
 
 /// Where a piece's bytes land first.
@@ -213,6 +215,9 @@ impl Cutter {
         if run.offset >= limit || run.offset - open.end > BRIDGED_GAP {
             return false;
         }
+        if self.rule.whole && run.end() > limit {
+            return false;
+        }
         let len = run.len.min(limit - run.offset);
         let stretches = (self.plan.scatter.len() - open.first + 1) as u64;
         if !self.gathers(stretches, open.bytes + len) {
@@ -273,7 +278,7 @@ fn align_down_to(value: u64, step: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LayoutRule, Wanted, lay_out, runs};
+    use super::super::{LayoutRule, Wanted, lay_out, runs, runs_apart};
     use super::*;
     use proptest::prelude::*;
 
@@ -342,7 +347,7 @@ mod tests {
             gpu in any::<bool>(),
         ) {
             let read_size = reads * 4096;
-            let rule = Cut { read_size, slot_size: read_size * (spare + 1), straight: !gpu, gather: true };
+            let rule = Cut { read_size, slot_size: read_size * (spare + 1), straight: !gpu, gather: true, whole: false };
             let layout_rule = if gpu {
                 LayoutRule { alignment: 256, congruence: 1 }
             } else {
@@ -374,7 +379,8 @@ mod tests {
         }
     }
 
-    const DIRECT: Cut = Cut { read_size: 1 << 20, slot_size: 1 << 20, straight: true, gather: true };
+    const DIRECT: Cut =
+        Cut { read_size: 1 << 20, slot_size: 1 << 20, straight: true, gather: true, whole: false };
 
     #[test]
     fn a_well_shaped_file_is_read_straight_but_for_the_sectors_it_shares() {
@@ -410,6 +416,26 @@ mod tests {
         assert!(cut(&large, &shape, gpu).pieces.iter().all(|p| p.landing == Landing::Slot));
         let apart = Cut { gather: false, ..gpu };
         assert!(cut(&tiny, &shape, apart).pieces.iter().all(|p| p.landing == Landing::Slot));
+    }
+
+    #[test]
+    fn whole_runs_are_cut_only_where_no_extent_holds_them() {
+        let shape = [FileShape { len: 1 << 30, alignment: 1 }];
+        let lens = [700_000, 600_000, 10, 1 << 20, 3 << 20, 5];
+        let (mut offset, mut wanted) = (100, Vec::new());
+        for len in lens {
+            wanted.push(Wanted { file: 0, offset, len, alignment: 1 });
+            offset += len;
+        }
+        let layout = lay_out(&wanted, LayoutRule { alignment: 1, congruence: 1 });
+        assert_eq!(runs(&wanted, &layout.offsets).len(), 1);
+        let apart = runs_apart(&wanted, &layout.offsets);
+        assert_eq!(apart.len(), lens.len());
+        let rule = Cut { straight: false, gather: false, whole: true, ..DIRECT };
+        let plan = cut(&apart, &shape, rule);
+        assert_eq!(plan.scatter.iter().map(|s| s.len).sum::<u64>(), lens.iter().sum::<u64>());
+        assert_eq!(plan.parts.len(), lens.len() + 2, "only the longest takes three");
+        carry_out(&plan, &shape, rule, layout.len);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod cufile;
 mod route;
+mod tuning;
 mod writing;
 
 use std::io;
@@ -18,6 +19,7 @@ use crate::transport::{Buffered, Direct, Gds, Mapped, PathKind, ReadCause, Targe
 
 pub(crate) use cufile::{CuFilePaths, Proof, Verdict, windows};
 pub(crate) use route::Route;
+pub(crate) use tuning::ReadTuning;
 pub(crate) use writing::{WRITABLE, WriteProof, host_order, may_move_on, writing_order};
 
 /// Which path a load takes.
@@ -153,13 +155,16 @@ fn open(kind: PathKind, target: &Target<'_>, driver: Option<&Driver>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::{StorageDevice, StorageKind};
 
     fn facts(residency: Residency) -> FileFacts {
         FileFacts {
             len: 1 << 30,
             direct_io: DirectIo::Supported { memory: 4, offset: 512 },
             file_system: FileSystem::Local,
+            storage: StorageDevice::of_kind(StorageKind::Unknown),
             residency,
+            map: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! A file and the path it is on.
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -77,13 +78,18 @@ impl Route {
     }
 
     /// The file, open for ordinary reads.
-    pub(crate) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &Arc<File> {
         &self.file
     }
 
     /// The path it is on now.
     pub(crate) fn transport(&self) -> Transport {
         self.lock().current.transport.clone()
+    }
+
+    /// The path that this extent of it takes now. Its alignment is never stricter than that of [`Self::transport`].
+    pub(crate) fn transport_for(&self, _extent: &Range<u64>) -> Transport {
+        self.transport()
     }
 
     /// Whether its path reads into registered windows.
@@ -106,17 +112,17 @@ impl Route {
         self.len
     }
 
-    /// Lets `step` read the extent at `offset` on the file's path or, where that fails and another may serve, on the next;
-    /// says by which it was done. The step's outer error ends it at once.
+    /// Lets `step` read the extent on its path or, where that fails and another may serve, on the next; says by which it was
+    /// done. The step's outer error ends it at once.
     pub(crate) fn attempt<T>(
         &self,
-        offset: u64,
+        extent: &Range<u64>,
         mut step: impl FnMut(&Transport) -> Result<Result<T, ReadFailure>>,
     ) -> Result<(PathKind, T)> {
-        let transport = self.transport();
+        let transport = self.transport_for(extent);
         match step(&transport)? {
             Ok(done) => Ok((transport.kind(), done)),
-            Err(failure) => self.attempt_after(&transport, failure, offset, step),
+            Err(failure) => self.attempt_after(&transport, failure, extent.start, step),
         }
     }
 
@@ -310,7 +316,7 @@ mod tests {
 
     fn read(route: &Route, offset: u64, into: &mut [u8]) -> Result<(PathKind, u64)> {
         let len = into.len() as u64;
-        route.attempt(offset, |transport| match transport {
+        route.attempt(&(offset..offset + len), |transport| match transport {
             Transport::Host(reads) => Ok(read_extent(reads.as_ref(), into, offset..offset + len, 8192)),
             Transport::Device(_) => unreachable!("no driver"),
         })

@@ -1,5 +1,6 @@
 //! What a load did, as data: the JSON of `gds load --json` is this, serialised.
 
+mod engine;
 mod intervals;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::facts::Residency;
 use crate::transport::PathKind;
 
+pub use engine::EngineReport;
 pub(crate) use intervals::Intervals;
 
 /// What a load did and how long it took.
@@ -33,16 +35,25 @@ pub struct LoadReport {
     pub seconds: f64,
     /// `bytes / seconds / 1e9`.
     pub gb_per_s: f64,
+    /// User and system time of this process during the load, in seconds over all its threads; what else the process did
+    /// meanwhile is in it.
+    pub cpu_s: f64,
     /// Bytes by each path; their sum is `bytes`.
     pub paths: PathBytes,
     /// Each change of path, and why.
     pub fallbacks: Vec<Fallback>,
     /// Where the time went.
     pub stages: Stages,
+    /// Copies from slots and windows to where tensors belong.
+    #[serde(default)]
+    pub copies: u64,
     /// The page cache before and after.
     pub cache: CacheReport,
     /// Host memory pinned for slots, in bytes, at its highest.
     pub peak_pinned_bytes: u64,
+    /// Who kept the host's reads in flight; absent where it read nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineReport>,
     /// What became of GPUDirect Storage; absent where it was not considered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gds: Option<GdsReport>,
@@ -66,7 +77,8 @@ pub struct DeviceReport {
 }
 
 impl DeviceReport {
-    pub(crate) fn of(device: &Device) -> Self {
+    /// Of this device.
+    pub fn of(device: &Device) -> Self {
         let info = device.info();
         Self { kind: info.kind.as_str().to_owned(), index: info.index, name: info.name.clone() }
     }
@@ -178,6 +190,8 @@ pub struct Stages {
     pub allocate_s: f64,
     /// Pinning slots: the slowest worker's.
     pub pin_s: f64,
+    /// Time during which pages of a destination in host memory were given memory ahead of the reads into them.
+    pub touch_s: f64,
     /// Time during which at least one read was in flight.
     pub read_s: f64,
     /// Time during which at least one copy to the device was in flight.
@@ -209,6 +223,12 @@ pub(crate) fn share_of(files: impl IntoIterator<Item = (u64, Residency)>) -> Opt
         total += len as f64;
     }
     (total > 0.0).then(|| resident / total)
+}
+
+/// User and system time of this process so far.
+pub(crate) fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// GB/s (GB = 10^9 bytes).

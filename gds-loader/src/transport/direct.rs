@@ -1,15 +1,16 @@
-//! `O_DIRECT` reads by `pread(2)`: past the page cache, from the device into our memory.
+//! `O_DIRECT` reads, by `pread(2)` or by a queue: past the page cache, from the device into our memory.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::sync::Arc;
 
 use super::{HostReads, PathKind, Target};
 
 /// The file opened a second time, with `O_DIRECT`.
 #[derive(Debug)]
 pub(crate) struct Direct {
-    file: File,
+    file: Arc<File>,
     alignment: u64,
 }
 
@@ -26,7 +27,7 @@ impl Direct {
         if (first.dev(), first.ino()) != (second.dev(), second.ino()) {
             return Err(io::Error::from_raw_os_error(libc::ESTALE));
         }
-        Ok(Self { file, alignment: target.direct_alignment })
+        Ok(Self { file: Arc::new(file), alignment: target.direct_alignment })
     }
 }
 
@@ -41,5 +42,9 @@ impl HostReads for Direct {
 
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         self.file.read_at(into, offset)
+    }
+
+    fn queued(&self) -> Option<&Arc<File>> {
+        Some(&self.file)
     }
 }

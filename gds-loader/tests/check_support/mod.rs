@@ -12,6 +12,7 @@
 //!                                 bar1=SIZE_IN_MIB is written as the kernel writes regions
 //! block PATH MAJOR:MINOR          a block device's folder below /sys/devices, and its link by number
 //! ```
+#![allow(dead_code, reason = "each test binary uses its part of this")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test support: a failure here is the test's failure")]
 
 use std::fs;
@@ -36,6 +37,13 @@ impl Tree {
         tree
     }
 
+    /// Lays out a tree of this text.
+    pub(crate) fn of(text: &str) -> Self {
+        let tree = Self(tempfile::tempdir().unwrap());
+        tree.apply_text("the text", text);
+        tree
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
@@ -56,7 +64,10 @@ impl Tree {
     }
 
     fn apply(&self, file: &str) {
-        let text = fs::read_to_string(folder().join(file)).unwrap();
+        self.apply_text(file, &fs::read_to_string(folder().join(file)).unwrap());
+    }
+
+    fn apply_text(&self, file: &str, text: &str) {
         let mut lines = text.lines().peekable();
         while let Some(line) = lines.next() {
             let words: Vec<&str> = line.split_whitespace().collect();

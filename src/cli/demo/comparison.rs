@@ -1,7 +1,9 @@
 //! The tour for people: where the checkpoint stood, the loads beside each other, what this machine lacks.
 
-use super::{Asked, Load, Tour, Unavailable};
-use crate::cli::describe::{self, CacheState};
+use gds_loader::bench::CacheState;
+
+use super::{Load, Tour, Unavailable};
+use crate::cli::describe;
 use crate::cli::output::{Align, Output, facts, table};
 use crate::cli::sizes;
 
@@ -72,12 +74,8 @@ pub(super) fn print(out: &mut Output, tour: &Tour) -> anyhow::Result<()> {
 
 fn notes(load: &Load) -> String {
     let mut notes = describe::fallbacks(&load.report.fallbacks);
-    let state = CacheState::before(&load.report.cache);
-    if load.asked == Asked::Cold && state != CacheState::Cold {
-        notes.push("could not be made cold".into());
-    }
-    if load.asked == Asked::Warm && state != CacheState::Warm {
-        notes.push("could not be made warm".into());
+    if !CacheState::before(&load.report.cache).is(load.asked) {
+        notes.push(format!("could not be made {}", load.asked.as_str()));
     }
     notes.join("; ")
 }

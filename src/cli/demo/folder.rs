@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use gds_loader::facts::FileSystem;
+use gds_loader::facts::{FileFacts, FileSystem};
 
 use crate::cli::sizes;
 use crate::interrupt::TemporaryFolder;
@@ -27,7 +27,7 @@ impl Place {
     pub(super) fn storage(&self) -> String {
         let kind = match self.file_system {
             FileSystem::Memory => "in memory (tmpfs), so that no load can be cold",
-            FileSystem::Network => "on a network file system",
+            FileSystem::Network { .. } => "on a network file system",
             FileSystem::Local => "on a disk",
         };
         match &self.instead {
@@ -84,7 +84,7 @@ fn examine(folder: &Path, bytes: u64) -> anyhow::Result<FileSystem> {
     if free < bytes {
         bail!("{} has only {} free", folder.display(), sizes::bytes(free));
     }
-    Ok(FileSystem::of(&handle))
+    Ok(FileFacts::of(&handle, 0).file_system)
 }
 
 #[cfg(test)]

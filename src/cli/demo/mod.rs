@@ -5,22 +5,22 @@ mod comparison;
 mod folder;
 mod verify;
 
-use std::fs::File;
-use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
 use cuda_staging::Device;
+use gds_loader::bench::{Asked, CacheState};
 use gds_loader::format::Dtype;
 use gds_loader::source::Source;
 use gds_loader::{Backend, LoadReport, Loader, PathKind};
 use serde::{Deserialize, Serialize};
 
-use super::describe::CacheState;
+use super::describe;
 use super::exit::Usage;
 use super::output::{Output, path_as_text};
+use super::page_cache;
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
 use crate::synthetic::{self, Layout, Recipe};
@@ -117,16 +117,6 @@ struct Load {
     cache: String,
     verified: bool,
     report: LoadReport,
-}
-
-/// What the page cache is to hold of the files when a load begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Asked {
-    /// Nothing.
-    Cold,
-    /// All of them.
-    Warm,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -239,11 +229,11 @@ impl Stand<'_> {
     fn load(&self, asked: Asked) -> anyhow::Result<Load> {
         verify::scrub(self.device, self.layout.bytes())?;
         if asked == Asked::Warm {
-            fill_page_cache(self.checkpoint)?;
+            let shards = Source::open(self.checkpoint)?.shards;
+            page_cache::fill(shards.iter().map(|shard| shard.path.as_path()))?;
         }
         let bytes = self.layout.bytes();
-        let temperature = if asked == Asked::Cold { "cold" } else { "warm" };
-        let what = format!("{} to {}, {temperature}", self.kind, self.device.info().kind.as_str());
+        let what = format!("{} to {}, {}", self.kind, self.device.info().kind.as_str(), asked.as_str());
         let loading = Arc::new(Progress::start(self.progress, what.clone(), bytes));
         let model = Loader::new()
             .device(self.device.clone())
@@ -259,18 +249,7 @@ impl Stand<'_> {
         verify::verify(&model, self.layout, &verifying).context("verifying the bytes on the device")?;
         drop(verifying);
         let report = model.report().clone();
-        let cache = CacheState::before(&report.cache).to_string();
+        let cache = describe::cache_state(CacheState::before(&report.cache));
         Ok(Load { backend: self.kind, asked, cache, verified: true, report })
     }
-}
-
-/// Reads the files once, so that a warm load finds them in the page cache whatever path came before.
-fn fill_page_cache(checkpoint: &Path) -> anyhow::Result<()> {
-    let read = |path: &Path| -> io::Result<u64> {
-        io::copy(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut io::sink())
-    };
-    for shard in Source::open(checkpoint)?.shards {
-        read(&shard.path).with_context(|| format!("reading {}", shard.path.display()))?;
-    }
-    Ok(())
 }

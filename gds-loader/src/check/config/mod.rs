@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::finding::Finding;
 use super::probes::Probes;
-use super::root::Root;
+use crate::facts::Root;
 
 pub(super) use suggest::suggest;
 

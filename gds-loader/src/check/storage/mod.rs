@@ -1,19 +1,10 @@
 //! What a path lies on: file system, mount, block devices down to the drives, and what cuFile makes of it.
 
-mod block;
-mod mount;
-
-pub use block::{BlockDevice, BlockKind};
-
-use block::BlockDevice as Device;
-use mount::Mount;
-
 use super::config::Config;
 use super::driver::{Driver, registered};
 use super::finding::Finding;
 use super::probes::{Opening, PathProbe, Trial};
-use super::root::Root;
-use crate::facts::{DirectIo, FileFacts, Residency};
+use crate::facts::{BlockDevice, BlockKind, DirectIo, FileFacts, Mount, Residency, Root};
 use crate::policy;
 
 /// The path and what it lies on.
@@ -29,13 +20,13 @@ impl<'a> Storage<'a> {
     pub(super) fn of(root: &Root, probe: &'a PathProbe) -> Self {
         let facts = probe.answer.as_ref().ok();
         let mount = facts.and_then(|facts| Mount::of(root, facts.real.to_str()?));
-        let device = mount.as_ref().and_then(|mount| Device::of(root, &mount.number));
+        let device = mount.as_ref().and_then(|mount| BlockDevice::of(root, &mount.number));
         Self { probe, mount, device }
     }
 
     /// The PCI addresses of the NVMe controllers it lies on.
     pub(super) fn controllers(&self) -> Vec<String> {
-        let drives = self.device.iter().flat_map(Device::drives);
+        let drives = self.device.iter().flat_map(BlockDevice::drives);
         let mut controllers: Vec<String> = drives
             .flat_map(|drive| match &drive.kind {
                 BlockKind::Nvme { controllers, .. } => controllers.clone(),
@@ -86,7 +77,8 @@ impl<'a> Storage<'a> {
     }
 
     fn denied(&self, mount: &Mount, config: &Config) -> Option<Finding> {
-        let devices = self.device.iter().flat_map(Device::all).map(|device| format!("/dev/{}", device.name));
+        let devices =
+            self.device.iter().flat_map(BlockDevice::all).map(|device| format!("/dev/{}", device.name));
         let devices: Vec<String> = devices.collect();
         let entry = config
             .words("denylist.filesystems")

@@ -8,7 +8,7 @@ use super::direct::Direct;
 use super::gds::GdsSink;
 use super::sink::{HostSink, Sink};
 use crate::cufile::Driver;
-use crate::facts::{DirectIo, FileSystem};
+use crate::facts::FileFacts;
 use crate::policy::{Backend, host_order, writing_order};
 use crate::report::Fallback;
 use crate::save::durable::TempFile;
@@ -52,7 +52,7 @@ impl Route {
         backend: Backend,
         driver: Option<Driver>,
     ) -> Result<Self, SaveError> {
-        let (direct_io, file_system) = (DirectIo::of(file.file()), FileSystem::of(file.file()));
+        let FileFacts { direct_io, file_system, .. } = FileFacts::of(file.file(), file.len());
         let order = writing_order(backend, direct_io, file_system, file.len(), driver.is_some());
         let mut fallbacks = Vec::new();
         let current = first_that_opens(path, &file, driver.as_ref(), order, 0, &mut fallbacks)?;

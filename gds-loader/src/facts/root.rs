@@ -32,16 +32,16 @@ impl Root {
     }
 
     /// `inside` as a path of this process, whether or not it begins with a slash.
-    pub(super) fn join(&self, inside: &str) -> PathBuf {
+    pub(crate) fn join(&self, inside: &str) -> PathBuf {
         self.0.join(inside.trim_start_matches('/'))
     }
 
-    pub(super) fn exists(&self, inside: &str) -> bool {
+    pub(crate) fn exists(&self, inside: &str) -> bool {
         self.join(inside).exists()
     }
 
     /// The bytes of a regular file.
-    pub(super) fn bytes(&self, inside: &str) -> Option<Vec<u8>> {
+    pub(crate) fn bytes(&self, inside: &str) -> Option<Vec<u8>> {
         let path = self.join(inside);
         if !fs::metadata(&path).ok()?.is_file() {
             return None;
@@ -52,12 +52,12 @@ impl Root {
     }
 
     /// The text of a regular file, without the white space around it.
-    pub(super) fn read(&self, inside: &str) -> Option<String> {
+    pub(crate) fn read(&self, inside: &str) -> Option<String> {
         self.bytes(inside).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
     /// A number, decimal or hexadecimal after `0x`.
-    pub(super) fn number(&self, inside: &str) -> Option<u64> {
+    pub(crate) fn number(&self, inside: &str) -> Option<u64> {
         let text = self.read(inside)?;
         match text.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -66,7 +66,7 @@ impl Root {
     }
 
     /// The names in a folder, sorted; none where it cannot be read.
-    pub(super) fn list(&self, inside: &str) -> Vec<String> {
+    pub(crate) fn list(&self, inside: &str) -> Vec<String> {
         let entries = fs::read_dir(self.join(inside)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -75,7 +75,7 @@ impl Root {
     }
 
     /// What `inside` is after following links, as a path inside the root that begins with a slash.
-    pub(super) fn resolve(&self, inside: &str) -> Option<String> {
+    pub(crate) fn resolve(&self, inside: &str) -> Option<String> {
         let real = fs::canonicalize(self.join(inside)).ok()?;
         let inside = real.strip_prefix(&self.0).ok()?;
         Some(format!("/{}", inside.to_str()?))

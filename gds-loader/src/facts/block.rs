@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::check::pci::is_address;
-use crate::check::root::Root;
+use super::root::Root;
 
 /// Devices stacked deeper than this are not followed; a real stack has three or four floors.
 const DEPTH: usize = 8;
@@ -160,4 +159,22 @@ fn driver(name: &str) -> &'static str {
         ("mmcblk", "SD card"),
     ];
     known.into_iter().find(|(prefix, _)| name.starts_with(prefix)).map_or("not NVMe", |(_, driver)| driver)
+}
+
+/// Whether `text` is an address such as "0000:1b:00.0". The domain has more digits behind some controllers.
+pub(crate) fn is_address(text: &str) -> bool {
+    let hexadecimal = |part: &str, digits: std::ops::RangeInclusive<usize>| {
+        digits.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let mut parts = text.split([':', '.']);
+    let (Some(domain), Some(bus), Some(device), Some(function), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    hexadecimal(domain, 4..=8)
+        && hexadecimal(bus, 2..=2)
+        && hexadecimal(device, 2..=2)
+        && hexadecimal(function, 1..=1)
+        && text.contains('.')
 }

@@ -1,6 +1,6 @@
 //! Which mount a path lies on.
 
-use crate::check::root::Root;
+use super::root::Root;
 
 /// A line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,11 @@ impl Mount {
         let mounts = text.lines().filter_map(Self::parse).filter(|mount| mount.covers(path));
         // The deepest, and of those at one place the last, which hides the others.
         mounts.max_by_key(|mount| mount.point.len())
+    }
+
+    /// The mount of the device with this number ("0:52"), the latest where there are several.
+    pub(crate) fn numbered(mountinfo: &str, number: &str) -> Option<Self> {
+        mountinfo.lines().rev().filter_map(Self::parse).find(|mount| mount.number == number)
     }
 
     /// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/sda rw,errors=continue` (`proc_pid_mountinfo(5)`).

@@ -1,0 +1,154 @@
+//! The worker that keeps many reads in flight, instead of waiting for each: one loop for every engine that can.
+
+use std::time::Instant;
+
+use cuda_staging::RegionMut;
+
+use super::{Landed, Lanes, Shared, Tally, Work, count, launch, move_piece, read_piece};
+use crate::error::{Error, Result};
+use crate::plan::{Landing, Piece};
+use crate::transport::{ReadFailure, Transport};
+
+/// What keeps reads in flight by itself.
+pub(super) trait Engine {
+    /// Whether it reads files on this path.
+    fn takes(&self, transport: &Transport) -> bool;
+
+    /// Whether the read of a piece can begin now. Where nothing is in flight it can, or it is an error.
+    fn has_room(&mut self, piece: &Piece, lanes: &mut Lanes<'_>, tally: &mut Tally) -> Result<bool>;
+
+    /// Begins the read of a piece; what is over at once comes back at once. A part that it reads straight into is taken out of
+    /// `read` until then.
+    fn begin(
+        &mut self,
+        key: usize,
+        read: &mut Read<'_>,
+        lanes: &mut Lanes<'_>,
+        tally: &mut Tally,
+    ) -> Result<Option<Ended>>;
+
+    /// How many reads are in flight.
+    fn in_flight(&self) -> usize;
+
+    /// The reads that ended, waiting for at least one.
+    fn wait(&mut self, lanes: &mut Lanes<'_>, tally: &mut Tally) -> Result<Vec<Ended>>;
+}
+
+/// A piece that is being read.
+pub(super) struct Read<'p> {
+    pub(super) piece: &'p Piece,
+    pub(super) parts: Vec<RegionMut>,
+    pub(super) transport: Transport,
+    /// Length of its file when that was opened, in bytes.
+    pub(super) file_len: u64,
+    started: Instant,
+}
+
+/// How a read ended. What it was read into is with `outcome`, or back where it came from.
+pub(super) struct Ended {
+    pub(super) key: usize,
+    /// The part that it was read straight into.
+    pub(super) part: Option<RegionMut>,
+    pub(super) outcome: Result<Landed, ReadFailure>,
+}
+
+/// Moves pieces until there are none: those that the engine takes by it, the others one by one.
+pub(super) fn move_pieces(
+    work: &Work<'_>,
+    shared: &Shared,
+    lanes: &mut Lanes<'_>,
+    engine: &mut dyn Engine,
+    tally: &mut Tally,
+) -> Result<()> {
+    // The keys of reads are places here.
+    let mut reads: Vec<Option<Read<'_>>> = Vec::new();
+    let (mut next, mut dealt_out) = (None, false);
+    loop {
+        if work.cancel.is_cancelled() {
+            // Dropping the engine waits for what is in flight.
+            return Ok(());
+        }
+        if next.is_none() && !dealt_out {
+            next = shared.take(work.plan);
+            dealt_out = next.is_none();
+        }
+        let Some((piece, parts)) = next.take() else {
+            if engine.in_flight() == 0 {
+                return Ok(());
+            }
+            end_some(work, shared, lanes, engine, tally, &mut reads)?;
+            continue;
+        };
+        let route = &work.routes[piece.file as usize];
+        let transport = route.transport_for(&piece.extent);
+        if engine.takes(&transport) {
+            if engine.has_room(piece, lanes, tally)? {
+                let key = reads.iter().position(Option::is_none).unwrap_or(reads.len());
+                let mut read =
+                    Read { piece, parts, transport, file_len: route.len(), started: Instant::now() };
+                let ended = engine.begin(key, &mut read, lanes, tally)?;
+                match reads.get_mut(key) {
+                    Some(place) => *place = Some(read),
+                    None => reads.push(Some(read)),
+                }
+                if let Some(ended) = ended {
+                    end(work, shared, lanes, tally, &mut reads, ended)?;
+                }
+                continue;
+            }
+        } else if engine.in_flight() == 0 || piece.landing == Landing::Straight || lanes.has_slot(tally)? {
+            let kind = move_piece(work, piece, parts, lanes, tally)?;
+            count(work, shared, tally, Some(kind), piece.bytes);
+            continue;
+        }
+        // No room for it yet.
+        next = Some((piece, parts));
+        end_some(work, shared, lanes, engine, tally, &mut reads)?;
+    }
+}
+
+/// Waits for reads to end, and ends them.
+fn end_some(
+    work: &Work<'_>,
+    shared: &Shared,
+    lanes: &mut Lanes<'_>,
+    engine: &mut dyn Engine,
+    tally: &mut Tally,
+    reads: &mut [Option<Read<'_>>],
+) -> Result<()> {
+    let ended = engine.wait(lanes, tally)?;
+    ended.into_iter().try_for_each(|ended| end(work, shared, lanes, tally, reads, ended))
+}
+
+/// Launches the copies of a read that is done; reads the piece of one that failed by another path.
+fn end(
+    work: &Work<'_>,
+    shared: &Shared,
+    lanes: &mut Lanes<'_>,
+    tally: &mut Tally,
+    reads: &mut [Option<Read<'_>>],
+    ended: Ended,
+) -> Result<()> {
+    let Ended { key, part, outcome } = ended;
+    let Some(Read { piece, mut parts, transport, started, .. }) = reads.get_mut(key).and_then(Option::take)
+    else {
+        return Err(Error::Worker { reason: "a read ended that was not begun".into() });
+    };
+    parts.extend(part);
+    let now = Instant::now();
+    tally.reads.push((started, now));
+    let (kind, landed) = match outcome {
+        Ok(landed) => {
+            shared.read_ended(piece.bytes, now);
+            (transport.kind(), landed)
+        }
+        Err(failure) => {
+            let route = &work.routes[piece.file as usize];
+            let step = |transport: &Transport| read_piece(work, piece, transport, &mut parts, lanes, tally);
+            route.attempt_after(&transport, failure, piece.extent.start, step)?
+        }
+    };
+    launch(work, piece, parts, landed, lanes, tally)?;
+    count(work, shared, tally, Some(kind), piece.bytes);
+    Ok(())
+}
