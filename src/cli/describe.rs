@@ -1,7 +1,8 @@
 //! A load's report in words: what `load` and `demo` have to say alike.
 
 use gds_loader::bench::CacheState;
-use gds_loader::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathKind};
+use gds_loader::manifest::{Proven, Verified};
+use gds_loader::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, PathKind};
 
 use super::sizes;
 
@@ -15,9 +16,14 @@ pub(crate) fn device(device: &DeviceReport) -> String {
 
 /// The paths that served: `direct`, or each with its bytes where there were several.
 pub(crate) fn paths(report: &LoadReport) -> String {
+    path_bytes(&report.paths)
+}
+
+/// The same, of the bytes alone.
+pub(crate) fn path_bytes(paths: &PathBytes) -> String {
     let used: Vec<(PathKind, u64)> = PathKind::ALL
         .into_iter()
-        .map(|kind| (kind, report.paths.get(kind)))
+        .map(|kind| (kind, paths.get(kind)))
         .filter(|(_, bytes)| *bytes > 0)
         .collect();
     match used.as_slice() {
@@ -29,6 +35,16 @@ pub(crate) fn paths(report: &LoadReport) -> String {
             parts.join(", ")
         }
     }
+}
+
+/// What was found to be as a manifest says, and which bytes those were.
+pub(crate) fn verified(verified: &Verified) -> String {
+    let which = match verified.proven {
+        Proven::Slots => "as they arrived in host memory",
+        _ => "as read back from the device",
+    };
+    let (tensors, bytes) = (sizes::plural(verified.tensors as u64, "tensor"), sizes::bytes(verified.bytes));
+    format!("{tensors}, {bytes} {which}: all as the manifest says ({})", sizes::duration(verified.seconds))
 }
 
 /// What became of GPUDirect Storage.

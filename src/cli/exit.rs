@@ -24,6 +24,11 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// The exit code of a command that has said by itself what is wrong.
+pub(crate) fn failed() -> ExitCode {
+    ExitCode::from(FAILED)
+}
+
 /// The exit code of a command that has said by itself that what was asked for is not available here.
 pub(crate) fn unavailable() -> ExitCode {
     ExitCode::from(UNAVAILABLE)

@@ -13,6 +13,7 @@ mod page_cache;
 mod progress;
 mod sizes;
 mod synth;
+mod verify;
 
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -42,6 +43,7 @@ enum Command {
     Inspect(inspect::Arguments),
     Load(load::Arguments),
     Synth(synth::Arguments),
+    Verify(verify::Arguments),
 }
 
 /// Parses the command line, runs the command, prints its error.
@@ -55,6 +57,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Inspect(arguments) => inspect::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Load(arguments) => load::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Synth(arguments) => synth::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Verify(arguments) => verify::run(&arguments),
     };
     match result {
         Ok(code) => code,

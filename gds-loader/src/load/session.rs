@@ -16,6 +16,7 @@ use super::options::{Reads, Settled};
 use crate::error::{Error, Result};
 use crate::facts::{self, FileFacts};
 use crate::format::Header;
+use crate::manifest::{Check, Segment, Sums};
 use crate::pipeline::{self, Measure, Tally, Touching, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
 use crate::policy::{Backend, CuFilePaths, Proof, ReadTuning, Route, Verdict, windows};
@@ -78,6 +79,8 @@ pub(crate) struct Job<'a> {
     pub(crate) loader: &'a Loader,
     /// How much of it is done.
     pub(crate) measure: Measure,
+    /// What it is held against.
+    pub(crate) check: Option<&'a Check>,
 }
 
 /// What a load leaves.
@@ -187,6 +190,7 @@ impl Session {
         };
         let (workers, ring) = settled.workers(&plan, windows.len());
         let window_bytes = windows.iter().map(RegisteredBuffer::len).sum();
+        let sums = job.check.filter(|check| check.watches()).map(|_| Sums::new(segments(job.wanted)));
         let work = Work {
             plan: &plan,
             routes: &self.routes,
@@ -200,6 +204,7 @@ impl Session {
             after: job.loader.after,
             measure: job.measure,
             touching: self.touching(job, toucher, plan.bytes, workers, cores),
+            sums: sums.as_ref(),
         };
         if compat && let Some(stream) = job.loader.after {
             pipeline::wait_for_caller(job.device, stream)?;
@@ -215,8 +220,11 @@ impl Session {
         self.routes.iter().try_for_each(Route::check_unchanged)?;
         let regions = carved.reunite()?;
         job.device.health()?;
+        let verify =
+            |check: &Check| check.judge(&self.path, sums.as_ref(), job.device, || regions_of(job, &regions));
+        let verified = job.check.map(verify).transpose()?;
         let time = self.clock.start.elapsed();
-        let report = LoadReport { gds, engine, ..self.report(job, &plan, &tally, time) };
+        let report = LoadReport { gds, engine, verified, ..self.report(job, &plan, &tally, time) };
         let Self { headers, metadata, chosen, routes, .. } = self;
         let fallbacks = routes.into_iter().flat_map(Route::into_fallbacks).collect();
         Ok(Loaded { headers, metadata, chosen, regions, report: LoadReport { fallbacks, ..report } })
@@ -331,8 +339,27 @@ impl Session {
             tensors_not_indexed: self.not_indexed,
             engine: None,
             gds: None,
+            verified: None,
             digests: None,
         }
+    }
+}
+
+/// The bytes of each tensor that is loaded.
+fn segments(wanted: &[Wanted]) -> Vec<Segment> {
+    let segment = |&Wanted { file, offset, len, .. }: &Wanted| Segment { file, offset, len };
+    wanted.iter().map(segment).collect()
+}
+
+/// Where each tensor is: in the one region of a load to memory of our own, in its own of the caller's else.
+fn regions_of(job: &Job<'_>, regions: &[Region]) -> Result<Vec<Region>> {
+    match regions {
+        [whole] if job.gather => {
+            let places = job.wanted.iter().zip(job.offsets);
+            let regions = places.map(|(tensor, &at)| whole.slice(at..at + tensor.len));
+            Ok(regions.collect::<Result<_, _>>()?)
+        }
+        each => Ok(each.to_vec()),
     }
 }
 
