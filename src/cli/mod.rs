@@ -8,6 +8,7 @@ mod inspect;
 mod load;
 mod output;
 mod progress;
+mod save;
 mod sizes;
 mod synth;
 
@@ -34,6 +35,7 @@ enum Command {
     Demo(demo::Arguments),
     Inspect(inspect::Arguments),
     Load(load::Arguments),
+    Save(save::Arguments),
     Synth(synth::Arguments),
 }
 
@@ -45,6 +47,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Inspect(arguments) => inspect::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Load(arguments) => load::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Save(arguments) => save::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Synth(arguments) => synth::run(&arguments).map(|()| ExitCode::SUCCESS),
     };
     match result {
