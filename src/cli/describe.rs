@@ -1,8 +1,8 @@
-//! A load's report in words: what `load` and `demo` have to say alike.
+//! Reports in words: what `load`, `save` and `demo` have to say alike.
 
 use gds_loader::bench::CacheState;
 use gds_loader::manifest::{Proven, Verified};
-use gds_loader::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, PathKind};
+use gds_loader::{CacheReport, DeviceReport, Fallback, GdsProof, GdsReport, PathBytes, PathKind};
 
 use super::sizes;
 
@@ -15,15 +15,10 @@ pub(crate) fn device(device: &DeviceReport) -> String {
 }
 
 /// The paths that served: `direct`, or each with its bytes where there were several.
-pub(crate) fn paths(report: &LoadReport) -> String {
-    path_bytes(&report.paths)
-}
-
-/// The same, of the bytes alone.
-pub(crate) fn path_bytes(paths: &PathBytes) -> String {
+pub(crate) fn paths(bytes: &PathBytes) -> String {
     let used: Vec<(PathKind, u64)> = PathKind::ALL
         .into_iter()
-        .map(|kind| (kind, paths.get(kind)))
+        .map(|kind| (kind, bytes.get(kind)))
         .filter(|(_, bytes)| *bytes > 0)
         .collect();
     match used.as_slice() {
@@ -53,7 +48,7 @@ pub(crate) fn gds(report: &GdsReport) -> String {
     let window = sizes::bytes(report.window_bytes);
     match report.proof {
         Some(GdsProof::Verified) => {
-            format!("verified by cuFile's statistics: no read was served by the host; window {window}")
+            format!("verified by cuFile's statistics: the host served nothing; window {window}")
         }
         Some(GdsProof::Bounced) => format!("bounced: {reason}"),
         Some(_) => format!("unverified: {reason}"),

@@ -208,7 +208,7 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>, cold: bool
         ("Tensors", tensors(report)),
         ("Size", sizes::bytes(report.bytes)),
         ("Time", time),
-        ("Path", describe::paths(report)),
+        ("Path", describe::paths(&report.paths)),
         ("Page cache", cache),
         ("Stages", stages(&report.stages)),
     ];

@@ -11,6 +11,7 @@ mod load;
 mod output;
 mod page_cache;
 mod progress;
+mod save;
 mod sizes;
 mod synth;
 mod verify;
@@ -42,6 +43,7 @@ enum Command {
     Demo(demo::Arguments),
     Inspect(inspect::Arguments),
     Load(load::Arguments),
+    Save(save::Arguments),
     Synth(synth::Arguments),
     Verify(verify::Arguments),
 }
@@ -56,6 +58,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Inspect(arguments) => inspect::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Load(arguments) => load::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Save(arguments) => save::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Synth(arguments) => synth::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Verify(arguments) => verify::run(&arguments),
     };

@@ -234,7 +234,7 @@ fn print(
         ("Read", format!("{}, {}", sizes::plural(files, "file"), sizes::plural(tensors, "tensor"))),
         ("Size", sizes::bytes(report.bytes)),
         ("Time", time),
-        ("Path", describe::path_bytes(&report.paths)),
+        ("Path", describe::paths(&report.paths)),
         ("Page cache", describe::cache(&report.cache)),
     ];
     rows.extend(describe::fallbacks(&report.fallbacks).into_iter().map(|line| ("Fallback", line)));

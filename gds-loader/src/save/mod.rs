@@ -40,7 +40,7 @@ use crate::model::Model;
 use crate::pipeline::{CallerStream, CancelToken, OnProgress, Progress};
 use crate::policy::Backend;
 use session::{Session, Taken};
-use write::Hold;
+use write::Held;
 
 /// Saves tensors. Built once, used for any number of saves, from any number of threads.
 ///
@@ -186,9 +186,8 @@ impl Saver {
         tensors: impl IntoIterator<Item = SaveTensor<'a>>,
         path: impl AsRef<Path>,
     ) -> Result<SaveReport, SaveError> {
-        let (hold, _staged) = write::holding();
         let (tensors, _lent) = session::take(tensors.into_iter().collect())?;
-        Session::lay_out(&self.options, tensors, path.as_ref(), hold)?.carry_out()
+        Session::lay_out(&self.options, Held::new(tensors).0, path.as_ref())?.carry_out()
     }
 
     /// Saves all tensors of a model, with its metadata; entries of the saver's own come before the model's.
@@ -212,27 +211,28 @@ impl Saver {
         tensors: impl IntoIterator<Item = SaveTensor<'static>>,
         path: impl AsRef<Path>,
     ) -> Saving {
-        let (hold, staged) = write::holding();
         let (still, running) = mpsc::channel();
-        let (thread, lent) = match session::take(tensors.into_iter().collect()) {
-            Ok((tensors, lent)) => (self.spawn(tensors, path.as_ref(), hold, still), lent),
+        // Not to be had for memory that cannot be carved, which there is not.
+        let (tensors, lent) = match session::take(tensors.into_iter().collect()) {
+            Ok((tensors, lent)) => (Ok(tensors), lent),
             Err(error) => (Err(error), Vec::new()),
         };
+        let (tensors, staged) = Held::new(tensors);
+        let thread =
+            tensors.try_map(|tensors| tensors).and_then(|tensors| self.spawn(tensors, path.as_ref(), still));
         Saving { thread: Some(thread), running, staged, lent }
     }
 
     /// Carries a save out in a thread of its own, which drops `still` at its end.
     fn spawn(
         &self,
-        tensors: Vec<Taken<'static>>,
+        tensors: Held<Vec<Taken<'static>>>,
         path: &Path,
-        hold: Hold,
         still: Sender<Infallible>,
     ) -> Result<JoinHandle<Result<SaveReport, SaveError>>, SaveError> {
-        let mut session = Session::lay_out(&self.options, tensors, path, hold)?;
+        let mut session = Session::lay_out(&self.options, tensors, path)?;
         if self.snapshot {
-            // Nobody waits for the copies.
-            session = session.snapshot(write::holding().0)?;
+            session = session.snapshot()?;
         }
         let carry_out = move || {
             let _still = still;

@@ -14,7 +14,7 @@ use super::error::SaveError;
 use super::layout::{self, INDEX_NAME};
 use super::report::{SaveReport, SaveStages};
 use super::tensors::{Origin, SaveTensor};
-use super::write::{self, Bytes, Hold, Image, PAGE, Route, Tally, Work};
+use super::write::{self, Bytes, Held, Image, PAGE, Route, Tally, Work};
 use super::{Options, snapshot};
 use crate::cufile::RegisteredBuffer;
 use crate::error::Error;
@@ -86,35 +86,33 @@ pub(super) struct Session<'a> {
     tensors: usize,
     bytes: u64,
     /// Of each file, its header and its tensors' bytes.
-    images: Vec<Image<'a>>,
+    images: Held<Vec<Image<'a>>>,
     /// Of each file, its length in bytes.
     lens: Vec<u64>,
     /// The shards' names; `None` for a single file.
     shards: Option<Vec<String>>,
     /// Each tensor's name with the position of its file.
     places: Vec<(Box<str>, usize)>,
-    hold: Hold,
     start: Instant,
     stages: SaveStages,
 }
 
 impl<'a> Session<'a> {
-    /// Checks everything that can be checked, and lays the files out. `hold` is let go when the tensors' memory is needed no
-    /// longer.
+    /// Checks everything that can be checked, and lays the files out.
     ///
     /// # Errors
     /// What cannot be meant or cannot be written: see [`SaveError`].
     pub(super) fn lay_out(
         options: &Options,
-        tensors: Vec<Taken<'a>>,
+        held: Held<Vec<Taken<'a>>>,
         path: &Path,
-        hold: Hold,
     ) -> Result<Self, SaveError> {
         let start = Instant::now();
         options.check(path)?;
-        let device = device_of(&tensors)?;
-        refuse_host_bytes_by_gds(options, &tensors, path)?;
-        refuse_repeated_names(&tensors)?;
+        let tensors = held.get();
+        let device = device_of(tensors)?;
+        refuse_host_bytes_by_gds(options, tensors, &device, path)?;
+        refuse_repeated_names(tensors)?;
         let is_set = options.shard_size.is_some() || path.is_dir();
         if is_set && tensors.is_empty() {
             let reason =
@@ -144,10 +142,12 @@ impl<'a> Session<'a> {
             places.extend(group.iter().map(|&index| (tensors[index].name.clone(), file)));
         }
         let count = tensors.len();
-        let mut data: Vec<Option<Bytes<'a>>> = tensors.into_iter().map(|tensor| Some(tensor.bytes)).collect();
-        let mut take = |group: Vec<usize>| group.into_iter().filter_map(|index| data[index].take()).collect();
-        let images = headers.into_iter().zip(groups);
-        let images = images.map(|(header, group)| Image { header, tensors: take(group) }).collect();
+        let images = held.try_map(|tensors| {
+            let mut data: Vec<_> = tensors.into_iter().map(|tensor| Some(tensor.bytes)).collect();
+            let mut take = |group: Vec<usize>| group.into_iter().filter_map(|k| data[k].take()).collect();
+            let images = headers.into_iter().zip(groups);
+            Ok::<_, SaveError>(images.map(|(header, group)| Image { header, tensors: take(group) }).collect())
+        })?;
         let stages = SaveStages { plan_s: start.elapsed().as_secs_f64(), ..SaveStages::default() };
         Ok(Self {
             options: options.clone(),
@@ -159,20 +159,21 @@ impl<'a> Session<'a> {
             lens,
             shards,
             places,
-            hold,
             start,
             stages,
         })
     }
 
-    /// Copies every byte within its device, so that the tensors' memory is needed no longer; a new hold takes the old one's place.
+    /// Copies every byte within its device, so that the tensors' memory is needed no longer.
     ///
     /// # Errors
     /// [`SaveError::Snapshot`] where the device's memory does not suffice.
-    pub(super) fn snapshot(mut self, hold: Hold) -> Result<Self, SaveError> {
+    pub(super) fn snapshot(mut self) -> Result<Self, SaveError> {
         let start = Instant::now();
-        self.images = snapshot::take(self.images, &self.device, self.options.after)?;
-        self.hold = hold;
+        let (device, after) = (&self.device, self.options.after);
+        let copies = self.images.try_map(|images| snapshot::take(images, device, after))?;
+        // A hold that nobody waits for.
+        self.images = copies.anew();
         self.stages.plan_s += start.elapsed().as_secs_f64();
         Ok(self)
     }
@@ -186,7 +187,7 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn carry_out_by(self, system: Arc<dyn System>) -> Result<SaveReport, SaveError> {
-        let Self { options, path, device, images, lens, hold, mut stages, .. } = self;
+        let Self { options, path, device, images, lens, mut stages, .. } = self;
         let lap = Instant::now();
         let target = match &self.shards {
             None => Target::File(path.clone()),
@@ -226,7 +227,7 @@ impl<'a> Session<'a> {
             after: options.after,
         };
         let proof = cufile.driver().filter(|_| !windows.is_empty()).map(WriteProof::begin);
-        let mut tally = write::run(&work, images, extent, deal(windows, workers), hold)?;
+        let mut tally = write::run(&work, images, extent, deal(windows, workers))?;
         device.health()?;
         let gds = judge(proof, &mut tally, &cufile, options.backend, &path, window_bytes)?;
 
@@ -275,19 +276,24 @@ fn device_of(tensors: &[Taken<'_>]) -> Result<Device, SaveError> {
 }
 
 /// The host's bytes cannot be written straight from a GPU.
-fn refuse_host_bytes_by_gds(options: &Options, tensors: &[Taken<'_>], path: &Path) -> Result<(), SaveError> {
+fn refuse_host_bytes_by_gds(
+    options: &Options,
+    tensors: &[Taken<'_>],
+    device: &Device,
+    path: &Path,
+) -> Result<(), SaveError> {
     let by = PathKind::Gds;
-    let of_host = |tensor: &&Taken<'_>| tensor.bytes.len() > 0 && tensor.device().is_none();
-    match tensors.iter().find(of_host).filter(|_| options.backend == Backend::Only(by)) {
-        None => Ok(()),
-        Some(tensor) => {
-            let reason = format!(
-                "it writes from the memory of a CUDA device, and tensor `{}` is in the host's",
-                tensor.name
-            );
-            Err(SaveError::Unavailable { path: path.to_owned(), by, reason })
-        }
+    if options.backend != Backend::Only(by) {
+        return Ok(());
     }
+    let of_host = |tensor: &&Taken<'_>| tensor.bytes.len() > 0 && tensor.device().is_none();
+    let there_is = match tensors.iter().find(of_host) {
+        Some(tensor) => format!("tensor `{}` is in the host's", tensor.name),
+        None if !device.is_cuda() => "no tensor is there".to_owned(),
+        None => return Ok(()),
+    };
+    let reason = format!("it writes from the memory of a CUDA device, and {there_is}");
+    Err(SaveError::Unavailable { path: path.to_owned(), by, reason })
 }
 
 fn refuse_repeated_names(tensors: &[Taken<'_>]) -> Result<(), SaveError> {

@@ -11,7 +11,7 @@ use super::folder::{Folder, Named};
 use super::standing::Standing;
 use super::system::{Stat, System};
 use super::target::{index_beside, resolve};
-use super::temp::TempFile;
+use super::temp::{LONGEST_NAME, TempFile};
 use super::{Durability, Synced};
 
 /// A file to be replaced, or to be new.
@@ -38,6 +38,8 @@ impl FileGoal {
         }
         let like = folder.replaceable(&name)?;
         if let Some(index) = index_beside(&name)
+            // A name that is too long for an index has none.
+            && index.len() <= LONGEST_NAME
             && folder.stat(index.as_ref())?.is_some()
         {
             return Err(PublishError::Indexed { path: path.to_owned(), index });

@@ -122,6 +122,18 @@ impl Folder {
         }
     }
 
+    /// Removes `name` if it is the file of this identity; returns whether it was.
+    pub(super) fn unlink(&self, name: &OsStr, identity: Identity) -> io::Result<bool> {
+        match uninterrupted(|| self.system.stat(self.fd(), name)) {
+            Ok(stat) if stat.identity == identity => {
+                uninterrupted(|| self.system.unlink(self.fd(), name)).map(|()| true)
+            }
+            Ok(_) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Waits until no other save changes names here. `None` where the file system has no such locks.
     pub(super) fn lock(&self) -> Result<Option<FolderLock<'_>>, PublishError> {
         let start = Instant::now();
@@ -177,10 +189,10 @@ impl Named {
 
     /// Removes the name unless it is kept; one that means something else by now is left alone.
     pub(super) fn remove(&mut self) -> io::Result<()> {
-        if std::mem::replace(&mut self.keep, true) || !self.folder.is(&self.name, self.identity) {
+        if std::mem::replace(&mut self.keep, true) {
             return Ok(());
         }
-        uninterrupted(|| self.folder.system.unlink(self.folder.fd(), &self.name))
+        self.folder.unlink(&self.name, self.identity).map(drop)
     }
 }
 

@@ -33,7 +33,7 @@ mod system;
 mod target;
 mod temp;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::io;
 use std::path::{Path, PathBuf};

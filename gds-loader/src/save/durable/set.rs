@@ -97,7 +97,7 @@ impl SetGoal {
         let names = standing.free_names(folder, &self.shards, token)?;
         let text = make_index(&names);
         let (index, mut index_name) = self.write_index(folder, token, &text, full)?;
-        let mut staged = Staged { folder, bridge: None, placed: Vec::new() };
+        let mut staged = Staged { folder, full, bridge: None, placed: Vec::new() };
         let mut replaced = standing.replaced;
         if !standing.indexed
             && let Some((text, files)) = meaning(folder)
@@ -120,14 +120,20 @@ impl SetGoal {
         }
         if let Err(source) = sync_folder() {
             // Either index may be the one after a power cut: what proves the other's files ours stays.
-            old.iter_mut().for_each(|old| old.keep());
+            old.iter_mut().for_each(Old::keep);
             temps.iter_mut().for_each(|(_, named)| named.keep());
             return Err(PublishError::Unsynced { path: folder.path.join(&self.index), source });
         }
 
         // The old checkpoint goes.
         let named = names.iter().cloned().chain(standing.named).collect();
-        old.extend(clean::orphans(folder, &named).into_iter().filter_map(Old::orphan));
+        for mut orphan in clean::orphans(folder, &named).into_iter().filter_map(Old::orphan) {
+            if old.iter().any(|old| old.is_proved_by(&orphan)) {
+                orphan.keep();
+            } else {
+                old.push(orphan);
+            }
+        }
         let mut left: Vec<OsString> = Vec::new();
         let mut removed = Vec::new();
         for old in &mut old {
@@ -138,7 +144,9 @@ impl SetGoal {
             }
         }
         if !removed.is_empty() && sync_folder().is_err() {
-            old.iter_mut().for_each(|old| old.keep());
+            // They may come back.
+            left.extend(old.iter().filter_map(|old| Some(old.proof.as_ref()?.name.clone())));
+            old.iter_mut().for_each(Old::keep);
         }
         let proofs = old.iter_mut().filter_map(|old| old.proof.as_mut());
         for name in proofs.chain(temps.iter_mut().map(|(_, named)| named)) {
@@ -218,25 +226,24 @@ fn place(folder: &Arc<Folder>, file: &TempFile, temp: &mut Named, name: &str) ->
 /// Names given before the commit, taken back on drop.
 struct Staged<'a> {
     folder: &'a Folder,
+    full: bool,
     bridge: Option<Named>,
     placed: Vec<Named>,
 }
 
 impl Staged<'_> {
     fn keep(&mut self) {
-        self.placed.iter_mut().chain(&mut self.bridge).for_each(Named::keep);
+        self.placed.drain(..).chain(self.bridge.take()).for_each(|mut named| named.keep());
     }
 }
 
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
+        let Some(bridge) = &mut self.bridge else { return };
         let placed = !self.placed.is_empty();
         self.placed.clear();
         // Without it, a shard that comes back after a power cut would change what the folder means.
-        if placed
-            && let Some(bridge) = &mut self.bridge
-            && self.folder.sync().is_err()
-        {
+        if placed && self.full && self.folder.sync().is_err() {
             bridge.keep();
         }
     }
@@ -257,14 +264,12 @@ impl Old {
 
     /// Returns whether it was there and was the same file.
     fn remove(&mut self, folder: &Folder) -> io::Result<bool> {
-        if !folder.is(&self.name, self.identity) {
-            return Ok(false);
-        }
-        let removed = uninterrupted(|| folder.system.unlink(folder.fd(), &self.name));
-        if removed.is_err() {
-            self.keep();
-        }
-        removed.map(|()| true)
+        folder.unlink(&self.name, self.identity).inspect_err(|_| self.keep())
+    }
+
+    fn is_proved_by(&self, other: &Self) -> bool {
+        let name = |old: &Self| old.proof.as_ref().map(|proof| proof.name.clone());
+        name(self) == name(other)
     }
 
     fn keep(&mut self) {
@@ -285,7 +290,8 @@ fn retire(folder: &Arc<Folder>, names: Vec<String>) -> Result<Vec<Old>, PublishE
             let temp = temp_name(&name, temp::token());
             // Another's file, or a file system without links: it stays if this save is cut short.
             let linked = uninterrupted(|| folder.system.link(folder.fd(), &name, &temp));
-            proof = linked.is_ok().then(|| Named::new(folder, temp, stat.identity));
+            let linked = linked.is_ok() || folder.is(&temp, stat.identity);
+            proof = linked.then(|| Named::new(folder, temp, stat.identity));
         }
         if matches!(stat.kind, Kind::Regular | Kind::Link) {
             old.push(Old { name, identity: stat.identity, proof });

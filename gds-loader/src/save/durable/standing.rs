@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
+use std::io;
 
 use super::error::PublishError;
 use super::folder::Folder;
@@ -34,9 +35,14 @@ impl Standing {
             else {
                 continue;
             };
+            let text = match folder.read(name.as_ref(), most) {
+                Ok(text) => text,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // Not knowing what it names, this save could neither keep off that nor remove it.
+                Err(error) => return Err(folder.error(name.as_ref(), "read it", error)),
+            };
             indexed = true;
-            let parsed = folder.read(name.as_ref(), most).ok().and_then(|text| Index::parse(&text).ok());
-            let Some(parsed) = parsed else {
+            let Ok(parsed) = Index::parse(&text) else {
                 certain = false;
                 continue;
             };

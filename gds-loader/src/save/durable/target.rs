@@ -115,3 +115,32 @@ pub(super) fn index_beside(name: &OsStr) -> Option<String> {
 pub(super) fn single_file(index: &str) -> &str {
     index.strip_suffix(".index.json").unwrap_or(index)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unique_name_keeps_its_number_at_the_end() {
+        let token = 0x0123_4567_89ab_cdef;
+        let cases = [
+            ("model-00001-of-00004.safetensors", "model-01234567-00001-of-00004.safetensors"),
+            ("model.safetensors", "model-01234567.safetensors"),
+            ("x-of-y.safetensors", "x-of-y-01234567.safetensors"),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(unique(name, token), expected);
+        }
+        assert_eq!(unique("x.safetensors", 1).len(), "x.safetensors".len() + UNIQUE);
+    }
+
+    #[test]
+    fn an_index_and_its_single_file_tell_each_other() {
+        assert_eq!(
+            index_beside("model.safetensors".as_ref()).as_deref(),
+            Some("model.safetensors.index.json")
+        );
+        assert_eq!(index_beside("model.bin".as_ref()), None);
+        assert_eq!(single_file("model.safetensors.index.json"), "model.safetensors");
+    }
+}

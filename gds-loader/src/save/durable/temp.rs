@@ -24,7 +24,7 @@ use super::target::unique;
 const MARK: &str = ".gds-tmp-";
 const DIGITS: usize = 16;
 /// What every Linux file system takes as a name, in bytes.
-const LONGEST_NAME: usize = 255;
+pub(super) const LONGEST_NAME: usize = 255;
 /// The longest name whose temporary file can tell it.
 pub(super) const LONGEST_TOLD: usize = LONGEST_NAME - 1 - MARK.len() - DIGITS;
 
@@ -303,4 +303,58 @@ enum Refusal {
 fn is_unsupported(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::OPNOTSUPP | Errno::NOSYS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_temporary_name_tells_what_it_is_for() {
+        let temp = temp_name("model.safetensors".as_ref(), 0xab);
+        assert_eq!(temp, ".model.safetensors.gds-tmp-00000000000000ab");
+        let told = told_by(&temp).unwrap();
+        assert_eq!((told.name, told.token), ("model.safetensors".as_ref(), 0xab));
+        assert_eq!(told.names(), ["model.safetensors", "model-00000000.safetensors"]);
+        let odd = OsStr::from_bytes(b"a\xff.gds-tmp-0.safetensors");
+        assert_eq!(told_by(&temp_name(odd, u64::MAX)).unwrap().name, odd);
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        for name in ["x".repeat(255), "é".repeat(127), "€".repeat(85), format!("x{}", "𝄞".repeat(63))] {
+            let temp = temp_name(name.as_ref(), 1);
+            assert!(temp.len() <= LONGEST_NAME && temp.len() > LONGEST_NAME - 4, "{temp:?}");
+            let told = told_by(&temp).unwrap().name;
+            assert!(name.starts_with(told.to_str().unwrap()));
+        }
+        assert_eq!(temp_name("x".repeat(LONGEST_TOLD).as_ref(), 1).len(), LONGEST_NAME);
+    }
+
+    #[test]
+    fn other_names_tell_nothing() {
+        let none = [
+            "",
+            ".",
+            ".gds-tmp-0123456789abcdef",
+            "a.gds-tmp-0123456789abcdef",
+            ".a.gds-tmp-0123456789abcde",
+            ".a.gds-tmp-0123456789abcdeg",
+            ".a.gds-tmp-0123456789ABCDEF",
+            ".a.gds-tmp-+123456789abcdef",
+            ".a.gds-tmp-0123456789abcdef0",
+            ".a.gds-tmp-0123456789abcdef.safetensors",
+            ".a-gds-tmp-0123456789abcdef",
+            ".a.gds-tmp-éééééééé",
+        ];
+        for name in none {
+            assert_eq!(told_by(name.as_ref()), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn tokens_differ() {
+        let tokens: std::collections::HashSet<_> = (0..1000).map(|_| token()).collect();
+        assert_eq!(tokens.len(), 1000);
+    }
 }

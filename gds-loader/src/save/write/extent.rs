@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::mpsc::{self, Receiver, Sender};
 
-use cuda_staging::{Region, Result};
+use cuda_staging::Region;
 
 use crate::plan::align_down;
 
@@ -37,7 +37,7 @@ impl Bytes<'_> {
         }
     }
 
-    fn slice(&self, range: Range<u64>) -> Result<Self> {
+    fn slice(&self, range: Range<u64>) -> cuda_staging::Result<Self> {
         Ok(match self {
             Self::Region(region) => Self::Region(region.slice(range)?),
             Self::Host(bytes) => {
@@ -77,13 +77,40 @@ pub(super) struct Sources<'a> {
 /// Held by what still needs the tensors' memory.
 pub(crate) type Hold = Sender<Infallible>;
 
+/// What needs the tensors' memory, and its hold, which outlives it.
+#[derive(Debug)]
+pub(crate) struct Held<T> {
+    // In this order: who finds every hold gone finds the memory free.
+    value: T,
+    hold: Hold,
+}
+
+impl<T> Held<T> {
+    /// The value under a first hold, and who waits for the last.
+    pub(crate) fn new(value: T) -> (Self, Staged) {
+        let (hold, staged) = mpsc::channel();
+        (Self { value, hold }, staged)
+    }
+
+    /// The value under a hold that nobody waits for.
+    pub(crate) fn anew(self) -> Self {
+        Self::new(self.value).0
+    }
+
+    pub(crate) fn get(&self) -> &T {
+        &self.value
+    }
+
+    /// Another value under the same hold.
+    pub(crate) fn try_map<U, E>(self, map: impl FnOnce(T) -> Result<U, E>) -> Result<Held<U>, E> {
+        let Self { value, hold } = self;
+        // Where it fails, the value is gone before the hold is.
+        Ok(Held { value: map(value)?, hold })
+    }
+}
+
 /// Ends when no hold is left: nothing needs the tensors' memory any longer.
 pub(crate) type Staged = Receiver<Infallible>;
-
-/// A first hold, and who waits for the last.
-pub(crate) fn holding() -> (Hold, Staged) {
-    mpsc::channel()
-}
 
 /// Where an extent is in its file.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +155,12 @@ pub(crate) const PAGE: u64 = 4096;
 ///
 /// # Errors
 /// None for images whose tensors are what they say.
-pub(super) fn cut<'a>(images: Vec<Image<'a>>, most: u64, hold: &Hold) -> Result<Vec<Extent<'a>>> {
+pub(super) fn cut(images: Held<Vec<Image<'_>>>, most: u64) -> cuda_staging::Result<Vec<Extent<'_>>> {
+    let Held { value: images, hold } = images;
+    cut_all(images, most, &hold)
+}
+
+fn cut_all<'a>(images: Vec<Image<'a>>, most: u64, hold: &Hold) -> cuda_staging::Result<Vec<Extent<'a>>> {
     let mut extents = Vec::new();
     for (file, Image { header, tensors }) in images.into_iter().enumerate() {
         let data = header.len();
@@ -190,9 +222,8 @@ mod tests {
                 .enumerate()
                 .map(|(k, source)| if k % 2 == 0 { Bytes::Region(source.clone()) } else { Bytes::Host(source.host_bytes().unwrap()) })
                 .collect();
-            let (hold, staged) = holding();
-            let extents = cut(vec![Image { header, tensors }], pages * PAGE, &hold).unwrap();
-            drop(hold);
+            let (images, staged) = Held::new(vec![Image { header, tensors }]);
+            let extents = cut(images, pages * PAGE).unwrap();
             let mut end = 0;
             for extent in &extents {
                 prop_assert_eq!((extent.place.file, extent.place.offset), (0, end));

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use cuda_staging::{Device, RingOptions};
 
-pub(crate) use extent::{Bytes, Hold, Image, PAGE, Staged, holding};
+pub(crate) use extent::{Bytes, Held, Image, PAGE, Staged};
 pub(crate) use route::Route;
 
 use super::error::SaveError;
@@ -83,21 +83,19 @@ impl Tally {
 }
 
 /// Writes the files of `images`, those of [`Work::routes`] in their order, in extents of at most `extent` bytes, and returns when every
-/// write has ended. `windows` are the window slots of each worker; none where no path wants them. `hold` is let go, with the
-/// tensors' memory, as soon as that is needed no longer.
+/// write has ended. `windows` are the window slots of each worker; none where no path wants them. The tensors' memory is let go
+/// as soon as it is needed no longer.
 ///
 /// # Errors
 /// The first failure of any worker, after all of them have stopped; and [`SaveError::Incomplete`] where what was written is not what was
 /// planned.
 pub(crate) fn run(
     work: &Work<'_>,
-    images: Vec<Image<'_>>,
+    images: Held<Vec<Image<'_>>>,
     extent: u64,
     windows: Vec<Vec<RegisteredBuffer>>,
-    hold: Hold,
 ) -> Result<Tally, SaveError> {
-    let extents = extent::cut(images, extent, &hold)?;
-    drop(hold);
+    let extents = extent::cut(images, extent)?;
     let planned = extents.len();
     let shared = Shared {
         queue: Mutex::new(extents.into_iter()),

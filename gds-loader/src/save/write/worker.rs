@@ -91,6 +91,9 @@ impl<'w, 'a> Worker<'w, 'a> {
                     break;
                 }
             }
+            if self.work.cancel.is_cancelled() {
+                return Ok(());
+            }
             match self.pending.pop_front() {
                 Some(Pending { extent, stage: Stage::Slot }) => self.write_slot(extent)?,
                 Some(Pending { extent, stage: Stage::Window(gds) }) => self.write_window(extent, &gds)?,

@@ -10,7 +10,7 @@ use super::super::system::{How, Kernel, Stat, System};
 
 /// A call, with what a model of the disk must know of it. Files and folders are told by their inodes' numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(in crate::save) enum Call {
     /// One that changes nothing on the disk.
     Other(&'static str),
     MakeFolder {
@@ -59,7 +59,7 @@ pub(super) enum Call {
 
 impl Call {
     /// Its name, as tests choose errors by.
-    pub(super) fn name(&self) -> &'static str {
+    pub(in crate::save) fn name(&self) -> &'static str {
         match self {
             Self::Other(name) => name,
             Self::MakeFolder { .. } => "make_folder",
@@ -78,7 +78,7 @@ impl Call {
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(in crate::save) enum Verdict {
     Go,
     /// It fails, having done nothing.
     Fail(i32),
@@ -88,14 +88,14 @@ pub(super) enum Verdict {
     Short,
 }
 
-pub(super) trait Tap: Send + Sync + fmt::Debug {
+pub(in crate::save) trait Tap: Send + Sync + fmt::Debug {
     fn before(&self, call: &Call) -> Verdict;
     /// After a call that succeeded; `inode` is what a creating call made.
     fn after(&self, call: Call, inode: Option<u64>);
 }
 
 #[derive(Debug)]
-pub(super) struct Tapped<T>(pub(super) T);
+pub(in crate::save) struct Tapped<T>(pub(in crate::save) T);
 
 impl<T: Tap> Tapped<T> {
     fn call<R>(&self, call: Call, go: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
