@@ -81,7 +81,7 @@ JSON fields (bytes, seconds; GB = 10^9 bytes; null where the machine does not sa
   path, device {kind, index, name}, files, tensors, bytes, seconds, gb_per_s, cpu_s (user and system),
   paths {gds, gds-compat, direct, buffered, mmap}: bytes by each,
   fallbacks [{file, offset, from, to, reason}],
-  stages {parse_s, open_s, allocate_s, pin_s, read_s, copy_s, copy_hidden}: the last is the share
+  stages {parse_s, open_s, allocate_s, pin_s, touch_s, read_s, copy_s, copy_hidden}: the last is the share
   of the copying time during which a read was in flight too,
   cache {resident_before, resident_after}: shares of the files in the page cache,
   engine {name, depth, workers, read_size, reason, registered, registered_files}: who read, and why not io_uring,
@@ -260,6 +260,7 @@ fn stages(stages: &Stages) -> String {
         ("open", stages.open_s),
         ("allocate", stages.allocate_s),
         ("pin", stages.pin_s),
+        ("touch ahead", stages.touch_s),
         ("read", stages.read_s),
         ("copy", stages.copy_s),
     ]

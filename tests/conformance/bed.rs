@@ -127,14 +127,14 @@ impl Bed {
         self.folder.path().join(name)
     }
 
-    /// A loader for its device by its path, with small pieces, so that boundaries cost bytes.
+    /// A loader for its device by its path.
+    pub(crate) fn loader_by_defaults(&self) -> Loader {
+        Loader::new().device(self.device.clone()).backend(self.backend).engine(self.engine)
+    }
+
+    /// The same with small pieces, so that boundaries cost bytes.
     pub(crate) fn loader(&self) -> Loader {
-        Loader::new()
-            .device(self.device.clone())
-            .backend(self.backend)
-            .engine(self.engine)
-            .read_size(4096 * 4)
-            .slot_size(4096 * 8)
+        self.loader_by_defaults().read_size(4096 * 4).slot_size(4096 * 8)
     }
 
     /// Writes `file`, loads it and compares.

@@ -49,7 +49,7 @@ pub(crate) fn many_tiny_tensors(bed: &Bed) {
     file.write(&path);
     let expected = oracle::of_file(&path);
     bed.load(&bed.loader(), &path, &expected);
-    let by_defaults = gds_loader::Loader::new().device(bed.device.clone()).backend(bed.backend);
+    let by_defaults = bed.loader_by_defaults();
     bed.load(&by_defaults, &path, &expected);
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn beyond_4_gib(bed: &Bed) {
 
     // All of it takes seconds and as much memory; the holes read as zeros.
     if std::env::var_os("GDS_TESTS_LONG").is_some_and(|value| value == "1") {
-        let by_defaults = gds_loader::Loader::new().device(bed.device.clone()).backend(bed.backend);
+        let by_defaults = bed.loader_by_defaults();
         let model = by_defaults.load(&path).unwrap();
         bed.check_report(model.report(), LONG + 4004);
         let long = model.get("long").unwrap();

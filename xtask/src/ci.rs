@@ -13,7 +13,7 @@ pub(crate) struct Arguments {}
 type Step = fn(&mut Ci) -> Result<()>;
 
 /// The steps, the cheap ones first.
-const STEPS: [(&str, Step); 7] = [
+const STEPS: [(&str, Step); 8] = [
     ("formatting", |_| workspace::check(workspace::cargo().args(["fmt", "--all", "--check"]))),
     ("lints", |_| {
         let mut cargo = workspace::cargo();
@@ -27,6 +27,16 @@ const STEPS: [(&str, Step); 7] = [
     }),
     ("bindings", |_| bindgen::run(bindgen::Arguments { check: true })),
     ("tests", |ci| ci.count("test")),
+    ("gpu rehearsal", |_| {
+        // With the profile of the tests, which has most of it built. The simulated libcufile serves what NVIDIA's refuses here.
+        for cufile in ["nvidia", "sim"] {
+            let mut rehearsal = workspace::cargo();
+            rehearsal.args(["xtask", "gpu-check", "--profile", "dev", "--cufile", cufile, "--"]);
+            rehearsal.args(["--size", "64MiB", "--deadline", "240", "--repeat", "1"]);
+            workspace::check(&mut rehearsal)?;
+        }
+        Ok(())
+    }),
     ("sanitizer", |ci| ci.count("asan")),
     ("mutants", |_| workspace::check(workspace::cargo().args(["xtask", "mutants"]))),
 ];

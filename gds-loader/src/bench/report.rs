@@ -448,7 +448,10 @@ pub struct TwoWays {
     pub pieces: Copies,
     /// Each tensor by a copy of its own.
     pub tensors: Copies,
-    /// What both say about the price of a copy; `None` where they are too alike to tell.
+    /// Seconds of the second over those of the first, within each round.
+    pub tensors_over_pieces: Summary,
+    /// What both say about the price of a copy; `None` where they are too alike in number to tell. Where more copies did not take
+    /// longer in three quarters of the rounds, the price is 0.
     pub price: Option<PriceOfCopies>,
 }
 
@@ -460,8 +463,13 @@ impl TwoWays {
             let copies = row.counted().last()?.copies;
             (copies > 0 && seconds > 0.0).then(|| Copies::new(copies, bytes, seconds))
         };
+        let copying = |round: &Round| round.copy_s;
+        let tensors_over_pieces = paired(tensors.figures(copying), pieces.figures(copying))?;
         let (pieces, tensors) = (copies(pieces)?, copies(tensors)?);
-        Some(Self { pieces, tensors, price: PriceOfCopies::of(pieces, tensors) })
+        // The middle ratio rather than the ratio of the middles, and no price where it is within the spread.
+        let longer = if tensors_over_pieces.lower_quartile > 1.0 { tensors_over_pieces.median } else { 1.0 };
+        let price = PriceOfCopies::of(pieces, Copies { seconds: pieces.seconds * longer, ..tensors });
+        Some(Self { pieces, tensors, tensors_over_pieces, price })
     }
 }
 

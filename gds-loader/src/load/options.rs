@@ -3,6 +3,7 @@
 use cuda_staging::{RingOptions, limits};
 
 use crate::error::{Error, Result};
+use crate::pipeline::DepthRange;
 use crate::plan::{Plan, align_up};
 use crate::policy::ReadTuning;
 
@@ -53,8 +54,8 @@ pub(crate) struct Sizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub(crate) threads: usize,
-    /// Reads that each of them keeps in flight to begin with, and the most that may come to.
-    pub(crate) depth: (usize, usize),
+    /// Reads that each of them keeps in flight.
+    pub(crate) depth: DepthRange,
     /// In all, over the workers.
     pub(crate) slots: usize,
     pub(crate) slot_size: u64,
@@ -112,11 +113,14 @@ impl Sizes {
             return refuse("depth", "there must be at least one".into());
         }
         let (threads, depth) = match (reads, self.depth) {
-            (Reads::Queue, None) => (threads, (tuning.depth, tuning.most_depth.max(tuning.depth))),
-            (Reads::Queue, Some(depth)) => (threads, (depth, depth)),
+            (Reads::Queue, None) => {
+                let (start, most) = (tuning.depth, tuning.most_depth);
+                (threads, DepthRange { least: 1, start, most: most.max(start) })
+            }
+            (Reads::Queue, Some(depth)) => (threads, DepthRange::fixed(depth)),
             // As many reads in flight, by a thread for each.
-            (Reads::Host, Some(depth)) => (threads.saturating_mul(depth), (1, 1)),
-            _ => (threads, (1, 1)),
+            (Reads::Host, Some(depth)) => (threads.saturating_mul(depth), DepthRange::fixed(1)),
+            _ => (threads, DepthRange::fixed(1)),
         };
         Ok(Settled { threads, depth, slots, slot_size, read_size })
     }
@@ -148,8 +152,13 @@ mod tests {
     #[test]
     fn defaults_keep_within_the_slot_memory() {
         let settled = Sizes::default().settle(None, &ReadTuning::unknown(2), Reads::Host).unwrap();
-        let expected =
-            Settled { threads: 4, depth: (1, 1), slots: 16, slot_size: 4 << 20, read_size: 4 << 20 };
+        let expected = Settled {
+            threads: 4,
+            depth: DepthRange::fixed(1),
+            slots: 16,
+            slot_size: 4 << 20,
+            read_size: 4 << 20,
+        };
         assert_eq!(settled, expected);
         for (limit, reads) in [
             (16 << 20, Reads::Host),
@@ -168,8 +177,8 @@ mod tests {
         let sizes = Sizes { threads: Some(3), depth: Some(5), ..Sizes::default() };
         let settle = |reads| sizes.settle(None, &ReadTuning::unknown(2), reads).unwrap();
         let (queue, threads) = (settle(Reads::Queue), settle(Reads::Host));
-        assert_eq!((queue.threads, queue.depth), (3, (5, 5)));
-        assert_eq!((threads.threads, threads.depth), (15, (1, 1)));
+        assert_eq!((queue.threads, queue.depth), (3, DepthRange::fixed(5)));
+        assert_eq!((threads.threads, threads.depth), (15, DepthRange::fixed(1)));
     }
 
     #[test]

@@ -2,17 +2,17 @@
 //!
 //! A climb. Bytes are counted over a window of reads; then the depth goes up and the next window is compared. What brings more
 //! than a few percent is kept, anything else is undone, and from time to time both neighbours are tried again, since storage
-//! that others use is not the same a second later. A shallower depth that is as fast is kept too: each read in flight holds
-//! memory. Trade-off: a window is long enough to average over and short enough that a load of a second sees many; a
-//! controller of one number needs no model of the device.
+//! that others use is not the same a second later. Going down must bring something, too: the slots are there anyway, and were
+//! "no slower" enough, noise would take the depth down step by step. Trade-off: a window is long enough to average over and
+//! short enough that a load of a second sees several; a controller of one number needs no model of the device.
 
 use std::time::Duration;
 
 /// A change is kept only where it brings more than this share.
-const GAIN: f64 = 0.04;
+const GAIN: f64 = 0.05;
 
 /// Reads that a window counts, for each read in flight in all.
-const READS_A_WINDOW: usize = 4;
+const READS_A_WINDOW: usize = 6;
 
 /// Windows that a depth is left alone after its neighbours were no better: at first, and at most.
 const REST: (u32, u32) = (4, 64);
@@ -28,10 +28,26 @@ enum Phase {
     Resting { windows: u32 },
 }
 
+/// Where the depth of every worker begins, and between what it may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DepthRange {
+    pub(crate) least: usize,
+    pub(crate) start: usize,
+    pub(crate) most: usize,
+}
+
+impl DepthRange {
+    /// This depth, whatever it brings.
+    pub(crate) fn fixed(depth: usize) -> Self {
+        Self { least: depth, start: depth, most: depth }
+    }
+}
+
 /// The depth of every worker.
 #[derive(Debug)]
 pub(super) struct Depth {
     now: usize,
+    least: usize,
     most: usize,
     workers: usize,
     phase: Phase,
@@ -47,12 +63,14 @@ pub(super) struct Depth {
 }
 
 impl Depth {
-    /// Begins with `start` reads in flight for each of `workers` workers; never more than `most`, never fewer than 1.
-    pub(super) fn new(start: usize, most: usize, workers: usize) -> Self {
-        let most = most.max(1);
-        let (now, workers) = (start.clamp(1, most), workers.max(1));
+    /// For so many workers.
+    pub(super) fn new(range: DepthRange, workers: usize) -> Self {
+        let least = range.least.max(1);
+        let most = range.most.max(least);
+        let (now, workers) = (range.start.clamp(least, most), workers.max(1));
         Self {
             now,
+            least,
             most,
             workers,
             phase: Phase::Measuring,
@@ -72,7 +90,7 @@ impl Depth {
 
     /// Takes note that a read of `bytes` bytes ended, at `at` on any clock.
     pub(super) fn ended(&mut self, bytes: u64, at: Duration) {
-        if self.most == 1 {
+        if self.most == self.least {
             return;
         }
         if self.skip > 0 {
@@ -97,11 +115,7 @@ impl Depth {
         match self.phase {
             Phase::Measuring => self.try_another(rate),
             Phase::Trying { rate: before, depth } => {
-                let kept = match self.now > depth {
-                    true => rate > before * (1.0 + GAIN),
-                    false => rate > before * (1.0 - GAIN / 2.0),
-                };
-                if kept {
+                if rate > before * (1.0 + GAIN) {
                     // On in the same direction, as far as it leads.
                     self.rest = REST.0;
                     self.try_another(rate);
@@ -120,7 +134,7 @@ impl Depth {
     fn try_another(&mut self, rate: f64) {
         let depth = self.now;
         let step = (depth / 2).max(1);
-        let (up, down) = ((depth + step).min(self.most), (depth - depth.min(step / 2 + 1)).max(1));
+        let (up, down) = ((depth + step).min(self.most), depth.saturating_sub(step / 2 + 1).max(self.least));
         let next = if self.up { up } else { down };
         if next == depth {
             self.up = !self.up;
@@ -158,6 +172,10 @@ mod tests {
 
     const READ: u64 = 4 << 20;
 
+    fn adaptive(start: usize, most: usize, workers: usize) -> Depth {
+        Depth::new(DepthRange { least: 1, start, most }, workers)
+    }
+
     impl Device {
         fn rate(&self, in_flight: usize) -> f64 {
             let busy = in_flight.min(self.parallel) as f64;
@@ -191,7 +209,7 @@ mod tests {
             noise in 0.0..0.2,
         ) {
             let device = Device { latency: 0.002, parallel, penalty: 0.0 };
-            let mut depth = Depth::new(start, 32, workers);
+            let mut depth = adaptive(start, 32, workers);
             let seen = device.run(&mut depth, 6000, noise);
             let best = device.rate(usize::MAX >> 1);
             let rates: f64 = seen.iter().map(|&now| device.rate(now * workers)).sum();
@@ -200,7 +218,7 @@ mod tests {
 
         #[test]
         fn it_never_leaves_its_bounds(start in 0_usize..100, most in 0_usize..40, steps in prop::collection::vec(0.0..2.0, 0..500)) {
-            let mut depth = Depth::new(start, most, 1);
+            let mut depth = adaptive(start, most, 1);
             let mut at = 0.0;
             for step in steps {
                 at += step;
@@ -213,31 +231,35 @@ mod tests {
     #[test]
     fn it_grows_while_throughput_grows() {
         let device = Device { latency: 0.002, parallel: 16, penalty: 0.0 };
-        let seen = device.run(&mut Depth::new(1, 64, 1), 4000, 0.0);
+        let seen = device.run(&mut adaptive(1, 64, 1), 4000, 0.0);
         assert!(mean(&seen) > 12.0, "{seen:?}");
     }
 
     #[test]
-    fn it_shrinks_where_depth_brings_nothing_or_costs() {
-        for penalty in [0.0, 0.05] {
-            let device = Device { latency: 0.008, parallel: 2, penalty };
-            let seen = device.run(&mut Depth::new(16, 32, 1), 4000, 0.0);
-            assert!(mean(&seen) < 5.0, "{penalty}: {seen:?}");
-        }
+    fn it_shrinks_where_depth_costs_and_stays_where_it_brings_nothing() {
+        let device = Device { latency: 0.008, parallel: 2, penalty: 0.05 };
+        let seen = device.run(&mut adaptive(16, 32, 1), 4000, 0.0);
+        assert!(mean(&seen) < 6.0, "{seen:?}");
+        let device = Device { penalty: 0.0, ..device };
+        let seen = device.run(&mut adaptive(8, 32, 1), 4000, 0.1);
+        assert!((6.0..10.0).contains(&mean(&seen)), "{seen:?}");
     }
 
     #[test]
     fn a_device_that_changes_is_followed() {
-        let mut depth = Depth::new(4, 32, 1);
-        let slow = Device { latency: 0.002, parallel: 2, penalty: 0.02 };
-        assert!(mean(&slow.run(&mut depth, 4000, 0.0)) < 5.0);
+        let mut depth = adaptive(4, 32, 1);
+        let slow = Device { latency: 0.002, parallel: 2, penalty: 0.2 };
+        assert!(mean(&slow.run(&mut depth, 4000, 0.0)) < 4.0);
         let fast = Device { latency: 0.002, parallel: 16, penalty: 0.0 };
         assert!(mean(&fast.run(&mut depth, 8000, 0.0)) > 10.0);
     }
 
     #[test]
-    fn one_read_at_a_time_stays_one() {
-        let device = Device { latency: 0.002, parallel: 16, penalty: 0.0 };
-        assert!(device.run(&mut Depth::new(1, 1, 1), 500, 0.0).iter().all(|&now| now == 1));
+    fn a_depth_that_was_asked_for_stays() {
+        let device = Device { latency: 0.002, parallel: 4, penalty: 0.2 };
+        for asked in [1, 8] {
+            let mut depth = Depth::new(DepthRange::fixed(asked), 2);
+            assert!(device.run(&mut depth, 1000, 0.1).iter().all(|&now| now == asked));
+        }
     }
 }

@@ -32,6 +32,7 @@ use crate::transport::{
 
 use batched::Batched;
 use depth::Depth;
+pub(crate) use depth::DepthRange;
 use lanes::Lanes;
 pub(crate) use lanes::{CallerStream, wait_for_caller};
 pub use measure::Measure;
@@ -86,7 +87,7 @@ pub(crate) struct Work<'a> {
     /// The driver whose batches keep window reads in flight; `None` for one thread a read.
     pub(crate) batches: Option<&'a Driver>,
     /// How many direct reads io_uring keeps in flight for each worker, to begin with and at most; `None` for one read a worker.
-    pub(crate) queue: Option<(usize, usize)>,
+    pub(crate) queue: Option<DepthRange>,
     /// A stream of the caller's whose pending work must end before the destination is written.
     pub(crate) after: Option<CallerStream>,
     /// How much of the load is done. Serial measurements have one worker.
@@ -168,7 +169,7 @@ pub(crate) fn run(
     parts: Vec<RegionMut>,
     windows: Vec<Vec<RegisteredBuffer>>,
 ) -> Result<Tally> {
-    let (depth, most) = work.queue.unwrap_or((1, 1));
+    let depth = Depth::new(work.queue.unwrap_or(DepthRange::fixed(1)), work.workers);
     let shared = Shared {
         queue: Mutex::new(Queue { next: 0, touched: 0, parts: parts.into_iter() }),
         dealt: Condvar::new(),
@@ -176,8 +177,8 @@ pub(crate) fn run(
         failure: Mutex::new(None),
         stopped: AtomicBool::new(false),
         placed: AtomicU64::new(0),
-        depth: Mutex::new(Depth::new(depth, most, work.workers)),
-        depth_now: AtomicUsize::new(depth),
+        depth_now: AtomicUsize::new(depth.now()),
+        depth: Mutex::new(depth),
         start: Instant::now(),
     };
     let mut tally = thread::scope(|scope| {
@@ -316,8 +317,8 @@ fn move_pieces(work: &Work<'_>, shared: &Shared, tally: &mut Tally) -> Result<()
         work.batches.filter(|_| reads > 0).and_then(|driver| Batched::open(driver, reads))
     {
         in_flight::move_pieces(work, shared, &mut lanes, &mut batch, tally)?;
-    } else if let Some((_, most)) = work.queue
-        && let Some(mut queue) = Queued::open(work, shared, most, &mut lanes, tally)?
+    } else if let Some(depth) = work.queue
+        && let Some(mut queue) = Queued::open(work, shared, depth.most, &mut lanes, tally)?
     {
         in_flight::move_pieces(work, shared, &mut lanes, &mut queue, tally)?;
     } else {

@@ -41,7 +41,7 @@ impl<'w> Queued<'w> {
         let files =
             files.inspect_err(|error| tracing::debug!(%error, "files could not be registered")).is_ok();
         // Registering pins all of them, which is wasted where most bytes go straight into place.
-        let slots = work.plan.slot_pieces() == work.plan.pieces.len() && {
+        let slots = work.ring.is_some() && work.plan.slot_pieces() == work.plan.pieces.len() && {
             let slots = queue.register_slots(lanes.ring(tally)?.memory());
             slots.inspect_err(|error| tracing::debug!(%error, "slots could not be registered")).is_ok()
         };

@@ -94,6 +94,18 @@ pub(crate) fn explain_with_gds(facts: &FileFacts) -> (&'static [PathKind], &'sta
     }
 }
 
+/// Bytes that any kernel reads for one piece of advice to read ahead; what a device takes in one request it reads too.
+const LEAST_READ_AHEAD: u64 = 128 << 10;
+
+/// What reads through the page cache should ask for ahead, in steps of how many bytes; `None` where it holds the file.
+fn read_ahead(facts: &FileFacts) -> Option<u64> {
+    match facts.residency {
+        _ if facts.file_system == FileSystem::Memory => None,
+        Residency::Share(share) if share >= MOSTLY_RESIDENT => None,
+        _ => Some(facts.storage.longest_request.unwrap_or(0).max(LEAST_READ_AHEAD)),
+    }
+}
+
 /// How far a path's failure reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
@@ -178,6 +190,17 @@ mod tests {
         assert_eq!(explain(&facts(Residency::Share(0.0))).0[0], PathKind::Direct);
         assert_eq!(explain(&facts(Residency::Unknown)).0[0], PathKind::Direct);
         assert_eq!(explain(&facts(Residency::Share(1.0))).0[0], PathKind::Buffered);
+    }
+
+    #[test]
+    fn only_what_must_come_from_storage_is_asked_for_ahead() {
+        let cold = facts(Residency::Share(0.0));
+        assert_eq!(read_ahead(&cold), Some(LEAST_READ_AHEAD));
+        assert_eq!(read_ahead(&facts(Residency::Unknown)), Some(LEAST_READ_AHEAD));
+        assert_eq!(read_ahead(&facts(Residency::Share(1.0))), None);
+        assert_eq!(read_ahead(&FileFacts { file_system: FileSystem::Memory, ..cold.clone() }), None);
+        let storage = StorageDevice { longest_request: Some(1 << 20), ..cold.storage.clone() };
+        assert_eq!(read_ahead(&FileFacts { storage, ..cold }), Some(1 << 20));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Backend, CuFilePaths, Reach, explain, explain_with_gds, open, verdict};
+use super::{Backend, CuFilePaths, Reach, explain, explain_with_gds, open, read_ahead, verdict};
 use crate::cufile::Driver;
 use crate::error::{Error, Result};
 use crate::facts::{FileFacts, FileSystem};
@@ -20,6 +20,7 @@ pub(crate) struct Route {
     len: u64,
     direct_alignment: u64,
     in_memory: bool,
+    read_ahead: Option<u64>,
     forced: bool,
     driver: Option<Driver>,
     state: Mutex<State>,
@@ -53,8 +54,14 @@ impl Route {
         cufile: &CuFilePaths,
     ) -> Result<Self> {
         let in_memory = facts.file_system == FileSystem::Memory;
-        let target =
-            Target { path, file, len: facts.len, direct_alignment: facts.direct_io.alignment(), in_memory };
+        let target = Target {
+            path,
+            file,
+            len: facts.len,
+            direct_alignment: facts.direct_io.alignment(),
+            in_memory,
+            read_ahead: read_ahead(facts),
+        };
         let driver = cufile.driver().cloned();
         let (order, why) = match backend {
             Backend::Only(kind) => (only(kind), "it was asked for"),
@@ -71,6 +78,7 @@ impl Route {
             len: facts.len,
             direct_alignment: target.direct_alignment,
             in_memory,
+            read_ahead: target.read_ahead,
             forced: backend != Backend::Auto,
             driver,
             state: Mutex::new(State { current, spare: None, fallbacks }),
@@ -215,6 +223,7 @@ impl Route {
                     len: self.len,
                     direct_alignment: self.direct_alignment,
                     in_memory: self.in_memory,
+                    read_ahead: self.read_ahead,
                 };
                 first_that_opens(&target, rest, self.driver.as_ref(), offset, &mut refused)
                     .map_err(|(next, why)| unavailable(next, format!("{reason}; then {why}")))?
@@ -308,6 +317,7 @@ mod tests {
             len: 8192,
             direct_alignment: 512,
             in_memory: false,
+            read_ahead: None,
             forced,
             driver: None,
             state: Mutex::new(State { current, spare: None, fallbacks: Vec::new() }),

@@ -5,18 +5,20 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
+use super::advice::ReadAhead;
 use super::{HostReads, PathKind, Target};
 
 /// The file as it was opened for its header.
 #[derive(Debug)]
 pub(crate) struct Buffered {
     file: Arc<File>,
+    ahead: ReadAhead,
 }
 
 impl Buffered {
     /// Serves any file that is open.
     pub(crate) fn open(target: &Target<'_>) -> Self {
-        Self { file: Arc::clone(target.file) }
+        Self { file: Arc::clone(target.file), ahead: ReadAhead::new(target.read_ahead) }
     }
 }
 
@@ -30,6 +32,7 @@ impl HostReads for Buffered {
     }
 
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.ahead.expect(&self.file, offset, into.len() as u64);
         self.file.read_at(into, offset)
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use memmap2::{Mmap, MmapOptions};
 
+use super::advice::ReadAhead;
 use super::{HostReads, PathKind, Target};
 
 /// A read-only mapping of the whole file.
@@ -16,6 +17,7 @@ use super::{HostReads, PathKind, Target};
 pub(crate) struct Mapped {
     file: Arc<File>,
     map: Mmap,
+    ahead: ReadAhead,
 }
 
 impl Mapped {
@@ -28,7 +30,7 @@ impl Mapped {
         // SAFETY: memmap2 asks that nobody changes the file while a slice of it exists. None ever does: the mapping is only
         // handed to the kernel as an address, so a changed file gives changed bytes and a shrunk one a short count.
         let map = unsafe { MmapOptions::new().len(len).map(target.file.as_ref()) }?;
-        Ok(Self { file: Arc::clone(target.file), map })
+        Ok(Self { file: Arc::clone(target.file), map, ahead: ReadAhead::new(target.read_ahead) })
     }
 }
 
@@ -48,6 +50,8 @@ impl HostReads for Mapped {
         if len == 0 {
             return Ok(0);
         }
+        // The mapping and the descriptor share their pages.
+        self.ahead.expect(&self.file, offset, len as u64);
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: len };
         let remote = libc::iovec {
             // In bounds: `len` bytes from `offset` lie inside the mapping, as computed above.
@@ -91,6 +95,7 @@ mod tests {
             len: len as u64,
             direct_alignment: 1,
             in_memory: false,
+            read_ahead: Some(128 << 10),
         };
         let map = Mapped::open(&target).unwrap();
         (file, map, bytes)

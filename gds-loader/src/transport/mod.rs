@@ -4,6 +4,7 @@
 //! makes them exact, whether a thread waits for each call or io_uring keeps many in flight. Those that read into device memory are cuFile's, which loops itself. Which transport serves which
 //! file, and what happens when one fails, is `policy`'s business alone.
 
+mod advice;
 mod buffered;
 mod direct;
 mod engine;
@@ -92,6 +93,8 @@ pub(crate) struct Target<'a> {
     pub(crate) direct_alignment: u64,
     /// Whether it lies in memory (tmpfs), where there are no sectors.
     pub(crate) in_memory: bool,
+    /// Bytes that the kernel reads for one piece of advice to read ahead; `None` where the page cache holds the file.
+    pub(crate) read_ahead: Option<u64>,
 }
 
 /// One open file on one path.

@@ -22,7 +22,8 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     // Before an hour of rounds rather than after it.
     if let Some(file) = &arguments.plot {
-        fs::write(file, "").with_context(|| format!("writing {}", file.display()))?;
+        let writable = fs::File::options().append(true).create(true).open(file);
+        writable.with_context(|| format!("writing {}", file.display()))?;
     }
     let mut stand = Stand::open(&arguments.path, &arguments.device)?;
     let warmed = warm_up(arguments, &mut stand)?;

@@ -1,7 +1,7 @@
 //! The benchmark as a picture: a bar a path, a dot a round, a line a limit.
 //!
 //! Cold bars are filled and their dots round, warm bars are hollow and their dots square, so that the two can be told apart in grey
-//! as well. The colours are Okabe and Ito's, made for colour-blind eyes.
+//! as well. What was neither is grey and stands by itself. The colours are Okabe and Ito's, made for colour-blind eyes.
 
 use gds_loader::Measure;
 use gds_loader::bench::{Asked, Limit, Overlap, Row, Summary};
@@ -47,7 +47,7 @@ pub(super) fn draw(report: &Report) -> anyhow::Result<String> {
     let paths = Paths::of(report);
     let overlap_height = if report.overlap.is_empty() { 0 } else { Overlaps(&report.overlap).height() };
     let feet = feet(report);
-    let height = HEAD + paths.height() + overlap_height + feet.len() as u32 * FOOT + 24;
+    let height = HEAD + paths.height() + overlap_height + feet.len() as u32 * FOOT + 30;
     let mut picture = String::new();
     {
         let root = SVGBackend::with_string(&mut picture, (WIDTH, height)).into_drawing_area();
@@ -61,7 +61,7 @@ pub(super) fn draw(report: &Report) -> anyhow::Result<String> {
             Overlaps(&report.overlap).draw(&lower)?;
         }
         for (line, text) in feet.iter().enumerate() {
-            let y = 12 + line as i32 * FOOT as i32;
+            let y = 18 + line as i32 * FOOT as i32;
             write(&foot, text, (MARGIN, y), 13.0, GREY, HPos::Left)?;
         }
         root.present()?;
@@ -84,9 +84,9 @@ fn title(area: &Area<'_>, report: &Report) -> anyhow::Result<()> {
     let storage = table::storage(&report.machine.storage);
     let text = shorten(&format!("{machine}; {storage}"), 128);
     write(area, &text, (MARGIN, 62), 14.0, GREY, HPos::Left)?;
-    let rounds = report.rounds;
+    let rounds = sizes::plural(report.rounds.into(), "round");
     let text = format!(
-        "A bar is the median of {rounds} interleaved rounds, a dot is one of them. Longer is faster."
+        "A bar is the median of {rounds}, interleaved and shuffled; a dot is one of them. Longer is faster."
     );
     write(area, &text, (MARGIN, 82), 14.0, GREY, HPos::Left)
 }
@@ -109,29 +109,63 @@ struct Bar<'a> {
     rate: Summary,
 }
 
+/// What the page cache held when the loads of a group began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Group {
+    Cold,
+    Warm,
+    /// Not what had been asked for, or nobody knows.
+    Neither,
+}
+
+impl Group {
+    const ALL: [Self; 3] = [Self::Cold, Self::Warm, Self::Neither];
+
+    fn of(row: &Row) -> Self {
+        match row.case.asked.filter(|_| row.is_proven()) {
+            Some(Asked::Cold) => Self::Cold,
+            Some(Asked::Warm) => Self::Warm,
+            None => Self::Neither,
+        }
+    }
+
+    fn heading(self) -> &'static str {
+        match self {
+            Self::Cold => "Cold: nothing of the files in the page cache",
+            Self::Warm => "Warm: all of the files in the page cache",
+            Self::Neither => "Neither: the page cache could not be brought to what was asked for",
+        }
+    }
+
+    fn colour(self) -> RGBColor {
+        match self {
+            Self::Cold => BLUE,
+            Self::Warm => ORANGE,
+            Self::Neither => GREY,
+        }
+    }
+}
+
 /// The upper panel: paths, by what the page cache held.
 struct Paths<'a> {
-    groups: Vec<(Asked, Vec<Bar<'a>>)>,
+    groups: Vec<(Group, Vec<Bar<'a>>)>,
     limits: Vec<(&'a Limit, f64)>,
 }
 
 impl<'a> Paths<'a> {
     fn of(report: &'a Report) -> Self {
-        let bars = |asked| -> Vec<Bar<'a>> {
-            let rows = report
-                .rows
-                .iter()
-                .filter(|row| row.case.measure == Measure::Pipelined && row.case.asked == Some(asked));
-            rows.filter_map(|row| {
+        let bars = |group| -> Vec<Bar<'a>> {
+            let of_group = |row: &&Row| row.case.measure == Measure::Pipelined && Group::of(row) == group;
+            let bar = |row: &'a Row| {
                 let lane = row.case.lane.to_string();
-                let name = if row.is_proven() { lane } else { format!("{lane}, {}", row.state) };
+                let name = if group == Group::Neither { format!("{lane}, {}", row.state) } else { lane };
                 Some(Bar { name, row, rate: row.gb_per_s? })
-            })
-            .collect()
+            };
+            report.rows.iter().filter(of_group).filter_map(bar).collect()
         };
-        let groups: Vec<_> = [Asked::Cold, Asked::Warm]
+        let groups: Vec<_> = Group::ALL
             .into_iter()
-            .map(|asked| (asked, bars(asked)))
+            .map(|group| (group, bars(group)))
             .filter(|(_, bars)| !bars.is_empty())
             .collect();
         let mut paths = Self { groups, limits: Vec::new() };
@@ -193,16 +227,12 @@ impl<'a> Paths<'a> {
             area_line(area, at, above)?;
         }
         let mut line = 0.0;
-        for (asked, bars) in &self.groups {
-            let text = match asked {
-                Asked::Cold => "Cold: nothing of the files in the page cache",
-                Asked::Warm => "Warm: all of the files in the page cache",
-            };
+        for (group, bars) in &self.groups {
             let at = chart.backend_coord(&(0.0, line + 0.62));
-            heading(area, text, (at.0 - NAMES as i32, at.1))?;
+            heading(area, group.heading(), (at.0 - NAMES as i32, at.1))?;
             line += 1.0;
             for bar in bars {
-                self.bar(area, &mut chart, bar, *asked, line)?;
+                self.bar(area, &mut chart, bar, *group, line)?;
                 line += 1.0;
             }
         }
@@ -214,15 +244,13 @@ impl<'a> Paths<'a> {
         area: &Area<'_>,
         chart: &mut Chart<'_, '_>,
         bar: &Bar<'_>,
-        asked: Asked,
+        group: Group,
         line: f64,
     ) -> anyhow::Result<()> {
-        let colour = if asked == Asked::Cold { BLUE } else { ORANGE };
+        let colour = group.colour();
         let corners = [(0.0, line + 0.17), (bar.rate.median, line + 0.83)];
-        match asked {
-            Asked::Cold => chart.draw_series([Rectangle::new(corners, colour.mix(0.38).filled())])?,
-            Asked::Warm => chart.draw_series([Rectangle::new(corners, colour.mix(0.10).filled())])?,
-        };
+        let fill = colour.mix(if group == Group::Cold { 0.38 } else { 0.10 });
+        chart.draw_series([Rectangle::new(corners, fill.filled())])?;
         chart.draw_series([Rectangle::new(corners, colour.stroke_width(2))])?;
         // The median, marked beyond the bar's ends.
         let mark = vec![(bar.rate.median, line + 0.08), (bar.rate.median, line + 0.92)];
@@ -232,17 +260,14 @@ impl<'a> Paths<'a> {
             // Side by side in the order of the rounds, so that equal ones do not hide each other.
             let share = if rounds.len() > 1 { index as f64 / (rounds.len() - 1) as f64 } else { 0.5 };
             let at = (*value, line + 0.28 + 0.44 * share);
-            match asked {
-                Asked::Cold => {
-                    chart.draw_series([Circle::new(at, 4, WHITE.filled())])?;
-                    chart.draw_series([Circle::new(at, 4, INK.stroke_width(1))])?;
-                }
-                Asked::Warm => {
-                    let square =
-                        |style: ShapeStyle| EmptyElement::at(at) + Rectangle::new([(-3, -3), (4, 4)], style);
-                    chart.draw_series([square(WHITE.filled())])?;
-                    chart.draw_series([square(INK.stroke_width(1))])?;
-                }
+            if group == Group::Cold {
+                chart.draw_series([Circle::new(at, 4, WHITE.filled())])?;
+                chart.draw_series([Circle::new(at, 4, INK.stroke_width(1))])?;
+            } else {
+                let square =
+                    |style: ShapeStyle| EmptyElement::at(at) + Rectangle::new([(-3, -3), (4, 4)], style);
+                chart.draw_series([square(WHITE.filled())])?;
+                chart.draw_series([square(INK.stroke_width(1))])?;
             }
         }
         let axis = chart.backend_coord(&(0.0, line + 0.5));
@@ -280,8 +305,8 @@ impl Overlaps<'_> {
             .build_cartesian_2d(0.0..most * 1.14, lines..0.0)?;
         axis(&mut chart, "seconds (shorter is faster)")?;
         let edge = chart.backend_coord(&(0.0, 0.0));
-        let text = "Reading and copying at the same time";
-        write_at(area, text, (edge.0 - NAMES as i32, edge.1 - 20), 19.0, INK, HPos::Left)?;
+        let text = "Reading and copying at the same time; a line runs from the quickest round to the slowest";
+        write_at(area, text, (edge.0 - NAMES as i32, edge.1 - 20), 16.0, INK, HPos::Left)?;
         let mut line = 0.0;
         for overlap in self.0 {
             let at = chart.backend_coord(&(0.0, line + 0.62));
@@ -292,7 +317,8 @@ impl Overlaps<'_> {
             heading(area, &text, (at.0 - NAMES as i32, at.1))?;
             line += 1.0;
             for (name, seconds) in parts(overlap) {
-                let colour = if name == "pipelined" { BLUE } else { GREY };
+                let of_load = if overlap.asked == Asked::Cold { BLUE } else { ORANGE };
+                let colour = if name == "pipelined" { of_load } else { GREY };
                 let corners = [(0.0, line + 0.2), (seconds.median, line + 0.8)];
                 let fill = colour.mix(if name == "pipelined" { 0.38 } else { 0.14 });
                 chart.draw_series([Rectangle::new(corners, fill.filled())])?;

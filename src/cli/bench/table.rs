@@ -159,8 +159,9 @@ pub(super) fn ratio(summary: &Summary) -> String {
 }
 
 fn findings(report: &Report) -> Vec<(&'static str, String)> {
+    let simulated = report.machine.is_simulated();
     let mut found: Vec<(&str, String)> = Vec::new();
-    found.extend(report.gds_against_host.iter().map(|headline| ("GPUDirect", against(headline))));
+    found.extend(report.gds_against_host.iter().map(|headline| ("GPUDirect", against(headline, simulated))));
     found.extend(
         report
             .gds_absent
@@ -172,7 +173,7 @@ fn findings(report: &Report) -> Vec<(&'static str, String)> {
     found.extend(paid_once(&report.rows).map(|text| ("Paid once", text)));
     found.extend(pinning(&report.rows).map(|text| ("Pinning", text)));
     found.extend(report.limits.iter().map(|limit| ("Limit", describe_limit(limit))));
-    found.extend(report.rows.iter().flat_map(notes).map(|note| ("Note", note)));
+    found.extend(report.rows.iter().flat_map(|row| notes(row, &report.limits)).map(|note| ("Note", note)));
     found.push((
         "Cold",
         "at most 1% of the files was in the page cache just before each such load".to_owned(),
@@ -202,11 +203,11 @@ fn absent(report: &Report, reason: &str) -> String {
     }
 }
 
-fn against(headline: &Headline) -> String {
-    let Headline { asked, gds, host, speed, gds_cpu_s_per_gb, host_cpu_s_per_gb, .. } = headline;
-    let mut text = format!("{} times as fast as {host} within each round", ratio(speed));
+fn against(headline: &Headline, simulated: bool) -> String {
+    let Headline { gds, host, speed, gds_cpu_s_per_gb, host_cpu_s_per_gb, .. } = headline;
+    let mut text = format!("{gds}: {} times as fast as {host}, within each round", ratio(speed));
     if let (Some(gds), Some(host)) = (gds_cpu_s_per_gb, host_cpu_s_per_gb) {
-        let _ = write!(text, ", for {gds:.3} CPU s/GB against {host:.3}");
+        let _ = write!(text, "; {gds:.3} CPU s/GB against {host:.3}");
     }
     let proof = headline.proof.as_ref().and_then(|report| report.proof);
     text += match proof {
@@ -214,7 +215,9 @@ fn against(headline: &Headline) -> String {
         Some(GdsProof::Bounced) => "; BOUNCED: cuFile's statistics say that the host served reads",
         _ => "; unverified: cuFile's statistics do not say who served the reads",
     };
-    let _ = write!(text, " ({gds}, {})", asked.as_str());
+    if simulated {
+        text += "; the GPU is simulated, so this says nothing about hardware";
+    }
     text
 }
 
@@ -234,15 +237,24 @@ fn price(copies: &TwoWays) -> String {
         return text;
     };
     let bound = |by| if by == BoundBy::Calls { "calls" } else { "bandwidth" };
-    let _ = write!(
-        text,
-        "; so a copy costs {:.1} µs besides its bytes, which is {} of the time by pieces and {} by tensors: bound by {} and by {}",
-        price.seconds_per_copy * 1e6,
-        sizes::percent(price.share_of_pieces),
-        sizes::percent(price.share_of_tensors),
-        bound(price.pieces_bound_by),
-        bound(price.tensors_bound_by),
-    );
+    let (by_pieces, by_tensors) = (bound(price.pieces_bound_by), bound(price.tensors_bound_by));
+    let bound = if by_pieces == by_tensors {
+        format!("both are bound by {by_pieces}")
+    } else {
+        format!("pieces are bound by {by_pieces}, tensors by {by_tensors}")
+    };
+    if price.seconds_per_copy > 0.0 {
+        let _ = write!(
+            text,
+            "; time is copies times a price plus bytes by a bandwidth, so a copy costs {:.1} µs besides its bytes: {} of the time by \
+             pieces, {} by tensors: {bound}",
+            price.seconds_per_copy * 1e6,
+            sizes::percent(price.share_of_pieces),
+            sizes::percent(price.share_of_tensors),
+        );
+    } else {
+        let _ = write!(text, "; more copies took no longer beyond the spread of the rounds: {bound}");
+    }
     text
 }
 
@@ -288,7 +300,16 @@ fn describe_limit(limit: &Limit) -> String {
     }
 }
 
-fn notes(row: &Row) -> Vec<String> {
+/// How steady a limit was, which says how much to make of a row beyond it.
+fn drift(limits: &[Limit], kind: LimitKind) -> String {
+    let limit = limits.iter().find(|limit| limit.limit == kind);
+    match limit.and_then(|limit| limit.gb_per_s?.max_over_min) {
+        Some(ratio) if ratio > 1.2 => format!("it drifted by a factor of {ratio:.2} over the rounds"),
+        _ => "it was steady, so those were not the best that can be had".to_owned(),
+    }
+}
+
+fn notes(row: &Row, limits: &[Limit]) -> Vec<String> {
     let mut notes = Vec::new();
     let label = &row.label;
     if row.left_out > 0 {
@@ -308,12 +329,13 @@ fn notes(row: &Row) -> Vec<String> {
     if fallbacks > 0 {
         notes.push(format!("{label}: {} to another path", sizes::plural(fallbacks as u64, "fallback")));
     }
-    if let Some(share) =
-        row.limit.filter(|share| share.limit == LimitKind::Storage && share.share.median > 1.05)
-    {
+    if let Some(share) = row.limit.filter(|share| share.share.median > 1.05) {
         notes.push(format!(
-            "{label}: {:.0}% of the storage's limit: its own reads were kept in flight better than those of the limit",
-            share.share.median * 100.0
+            "{label}: {:.0}% of the {} limit, which is what plainer {} got seconds apart in the same rounds: {}",
+            share.share.median * 100.0,
+            share.limit.as_str(),
+            if share.limit == LimitKind::Storage { "reads" } else { "copies" },
+            drift(limits, share.limit)
         ));
     }
     notes

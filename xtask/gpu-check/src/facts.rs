@@ -20,7 +20,7 @@ pub(crate) fn machine(folder: &Path, size: u64) -> Value {
         "cpus": std::thread::available_parallelism().map_or(0, |count| count.get()),
         "memory": text("/proc/meminfo").and_then(|text| named(&text, "MemTotal")),
         "driver": text("/proc/driver/nvidia/version"),
-        "gpu": said("nvidia-smi", &["--format=csv", GPU]),
+        "gpu": said("nvidia-smi", &["--format=csv,noheader", GPU]),
         "topology": said("nvidia-smi", &["topo", "-m"]),
         "python": said("python3", &["-c", PYTHON]),
         "mounts": said("findmnt", &["--target", &folder.to_string_lossy()]),

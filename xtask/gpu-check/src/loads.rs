@@ -74,10 +74,12 @@ pub(crate) fn load(gds: &Path, model: &Path, device: &str) -> Command {
 /// The exit status of "not available here".
 const UNAVAILABLE: i32 = 3;
 
-/// What came of a command that prints one JSON object: the object, or how it failed and why.
+/// What came of a command that prints one JSON object: the object, or how it failed and why. NVIDIA's library may have
+/// printed before it.
 pub(crate) fn object(finished: &Finished) -> Result<Value, (Outcome, String)> {
+    let said = &finished.stdout;
     match finished.end {
-        End::Status(0) => serde_json::from_str(&finished.stdout)
+        End::Status(0) => serde_json::from_str(&said[said.find('{').unwrap_or(0)..])
             .map_err(|error| (Outcome::Failed, format!("what it printed is no JSON: {error}"))),
         End::Status(UNAVAILABLE) => Err((Outcome::Refused, finished.reason())),
         _ => Err((Outcome::Failed, finished.reason())),
@@ -96,6 +98,20 @@ pub(crate) fn compare(reference: &Value, report: &Value) -> (Outcome, String) {
             (Outcome::Wrong, format!("{} tensors, not {}", found.len(), expected.len()))
         }
         None => (Outcome::Passed, format!("{} tensors are right; {}", expected.len(), paths(report))),
+    }
+}
+
+impl Way {
+    /// A timed load in a line. One that did not find the page cache as it should says so.
+    pub(crate) fn speed(&self, report: &Value) -> String {
+        let resident = report["cache"]["resident_before"].as_f64();
+        let as_asked = resident.is_some_and(|share| if self.cold { share <= 0.01 } else { share >= 0.99 });
+        let doubt = match (as_asked, self.cold) {
+            (true, _) => "",
+            (false, true) => "NOT PROVEN COLD: ",
+            (false, false) => "NOT PROVEN WARM: ",
+        };
+        format!("{doubt}{}", speed(report))
     }
 }
 
@@ -146,6 +162,17 @@ mod tests {
     }
 
     #[test]
+    fn a_load_is_not_called_cold_where_the_page_cache_held_some_of_it() {
+        let [cold, warm] = [true, false].map(|cold| way("auto", "auto", cold, Weight::Finding));
+        let said = |way: &Way, share: Value| way.speed(&json!({"cache": {"resident_before": share}}));
+        assert!(said(&cold, json!(0.5)).starts_with("NOT PROVEN COLD"));
+        assert!(said(&cold, Value::Null).starts_with("NOT PROVEN COLD"));
+        assert!(said(&warm, json!(0.5)).starts_with("NOT PROVEN WARM"));
+        assert!(said(&cold, json!(0.0)).starts_with('?'));
+        assert!(said(&warm, json!(1.0)).starts_with('?'));
+    }
+
+    #[test]
     fn what_a_machine_lacks_is_told_from_what_failed() {
         let ended = |end, stdout: &str| Finished {
             end,
@@ -153,7 +180,7 @@ mod tests {
             stderr: "error: why\n".to_owned(),
             seconds: 1.0,
         };
-        assert_eq!(object(&ended(End::Status(0), "{}")), Ok(json!({})));
+        assert_eq!(object(&ended(End::Status(0), "a library's word\n{}")), Ok(json!({})));
         assert_eq!(object(&ended(End::Status(3), "")), Err((Outcome::Refused, "error: why".to_owned())));
         assert_eq!(object(&ended(End::Status(1), "")), Err((Outcome::Failed, "error: why".to_owned())));
         assert!(matches!(object(&ended(End::TimedOut, "")), Err((Outcome::Failed, _))));

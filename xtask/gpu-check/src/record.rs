@@ -3,6 +3,9 @@
 use serde::Serialize;
 use serde_json::Value;
 
+/// Characters of what a step says that people are shown; the file has all.
+const LONGEST: usize = 160;
+
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -66,7 +69,11 @@ impl Record {
             Outcome::Failed => "FAILED",
             Outcome::Skipped => "skipped",
         };
-        format!("{:<44} {outcome:<8} {:>6.1} s  {}", self.step, self.seconds, self.said)
+        let said = match self.said.char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}...", &self.said[..end]),
+            None => self.said.clone(),
+        };
+        format!("{:<44} {outcome:<8} {:>6.1} s  {said}", self.step, self.seconds)
     }
 }
 

@@ -33,7 +33,7 @@ impl Finished {
         let said = self.stderr.lines().rev().map(str::trim).find(|line| !line.is_empty());
         match &self.end {
             End::Status(_) => said.unwrap_or("without a word").to_owned(),
-            End::Broken(how) => format!("{how}: {}", said.unwrap_or("without a word")),
+            End::Broken(how) => said.map_or_else(|| how.clone(), |said| format!("{how}: {said}")),
             End::TimedOut => format!("not done after {:.0} s", self.seconds),
         }
     }

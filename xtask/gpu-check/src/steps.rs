@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use bytesize::ByteSize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::facts::{self, Library};
 use crate::loads::{self, CHECKED, TIMED};
@@ -29,6 +29,7 @@ pub(crate) fn run_all(options: &Options) -> Result<ExitCode> {
     let mut steps = Steps {
         gds: options.gds()?,
         library: None,
+        log: folder.path().join("cufile.log"),
         start: Instant::now(),
         limit: options.limit(),
         repeat: options.repeat,
@@ -55,6 +56,8 @@ struct Steps {
     gds: PathBuf,
     /// The libcufile of the loads.
     library: Option<Library>,
+    /// What libcufile writes down of the step that runs.
+    log: PathBuf,
     start: Instant,
     limit: Duration,
     repeat: u16,
@@ -67,7 +70,7 @@ type Judged = (Outcome, String, Value);
 impl Steps {
     fn all(&mut self, folder: &Path, size: u64, carried: &Path) -> Result<()> {
         let facts = facts::machine(folder, size);
-        let gpu = facts["gpu"].as_str().unwrap_or_default().lines().last().unwrap_or_default().to_owned();
+        let gpu = facts["gpu"].as_str().unwrap_or_default().to_owned();
         self.add("machine", Weight::Finding, 0.0, (Outcome::Passed, gpu, facts));
         let libraries = facts::libraries(carried);
         self.library = libraries.first().cloned();
@@ -89,8 +92,10 @@ impl Steps {
         }
         self.torch(folder, &timed)?;
         let mut bench = Command::new(&self.gds);
-        bench.arg("bench").arg(&timed).args(["--device", "cuda:0", "--json"]);
-        self.step("gds bench", Weight::Finding, 200, bench, |finished| {
+        // Of the smaller model, so that every path gets its rounds before the deadline.
+        bench.arg("bench").arg(&checked).args(["--device", "cuda:0", "--rounds", "3"]);
+        bench.args(["--json", "--progress", "never"]);
+        self.step("gds bench", Weight::Finding, 240, bench, |finished| {
             report_of(finished, |_| "in the file".to_owned())
         });
         Ok(())
@@ -141,6 +146,9 @@ impl Steps {
         for way in CHECKED {
             let mut load = loads::load(&self.gds, model, "cuda:0");
             way.apply(load.arg("--digest"));
+            if !way.cold {
+                read_all(model);
+            }
             let step = format!("bytes: {}", way.name());
             self.step(&step, way.weight, 45, load, |finished| match loads::object(finished) {
                 Ok(report) => {
@@ -156,8 +164,13 @@ impl Steps {
         for way in TIMED {
             let mut load = loads::load(&self.gds, model, "cuda:0");
             way.apply(load.args(["--repeat", &self.repeat.to_string()]));
+            if !way.cold {
+                read_all(model);
+            }
             let step = format!("speed: {}", way.name());
-            self.step(&step, way.weight, 60, load, |finished| report_of(finished, loads::speed));
+            self.step(&step, way.weight, 60, load, |finished| {
+                report_of(finished, |report| way.speed(report))
+            });
         }
     }
 
@@ -215,8 +228,14 @@ impl Steps {
         if let (Some(library), None) = (&self.library, environment_of(&command, "GDS_CUFILE_LIBRARY")) {
             command.env("GDS_CUFILE_LIBRARY", &library.path);
         }
+        fs::remove_file(&self.log).ok();
+        command.env("CUFILE_LOGFILE_PATH", &self.log);
         let finished = run(&mut command, left.min(Duration::from_secs(budget)));
-        self.add(step, weight, finished.seconds, judge(&finished));
+        let (outcome, said, mut found) = judge(&finished);
+        if outcome != Outcome::Passed {
+            found = json!({"found": found, "stderr": finished.stderr, "cufile_log": end_of(&self.log)});
+        }
+        self.add(step, weight, finished.seconds, (outcome, said, found));
     }
 
     fn add(&mut self, step: &str, weight: Weight, seconds: f64, (outcome, said, found): Judged) {
@@ -229,6 +248,25 @@ impl Steps {
 /// What a command's environment says about a variable, beyond what it inherits.
 fn environment_of(command: &Command, name: &str) -> Option<PathBuf> {
     command.get_envs().find(|(variable, _)| *variable == name).and_then(|(_, value)| value.map(PathBuf::from))
+}
+
+/// Brings the files of a model into the page cache. What cannot be read fails in the load that follows.
+fn read_all(model: &Path) {
+    let files = fs::read_dir(model).into_iter().flatten().flatten().map(|entry| entry.path());
+    std::thread::scope(|scope| {
+        for file in files {
+            scope.spawn(move || {
+                fs::File::open(file).and_then(|mut file| std::io::copy(&mut file, &mut std::io::sink())).ok()
+            });
+        }
+    });
+}
+
+/// The last lines of a log, where there is one.
+fn end_of(log: &Path) -> Vec<String> {
+    let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].iter().map(|line| (*line).to_owned()).collect()
 }
 
 /// A command that prints what it found.

@@ -10,10 +10,15 @@ import statistics
 import sys
 import time
 
-import torch
-from safetensors.torch import load_file
-
 ROUNDS = 3
+UNAVAILABLE = 3
+
+try:
+    import torch
+    from safetensors.torch import load_file
+except ImportError as error:
+    print(error, file=sys.stderr)
+    sys.exit(UNAVAILABLE)
 
 
 def drop(path):
@@ -51,6 +56,9 @@ def pinned_copy(size):
 
 def main():
     files, cold = sorted(glob.glob(os.path.join(sys.argv[1], "*.safetensors"))), sys.argv[2] == "cold"
+    if not torch.cuda.is_available():
+        print("PyTorch sees no GPU", file=sys.stderr)
+        sys.exit(UNAVAILABLE)
     torch.zeros(1, device="cuda:0")
     if not cold:
         load(files, False)

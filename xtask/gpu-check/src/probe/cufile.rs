@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use cuda_staging::Device;
+use cuda_staging::{Device, RegionMut};
 use gds_loader::cufile::{
-    Batch, Buffer, CuFile, CuFileStream, Driver, Mode, Operation, RegisteredBuffer, StreamFlags,
+    Batch, Buffer, Completion, CuFile, CuFileStream, Driver, Mode, Operation, RegisteredBuffer, StreamFlags,
 };
 use serde_json::{Value, json};
 
@@ -81,6 +81,7 @@ pub(super) fn batch_read(path: &Path) -> Result<Value> {
     let file = CuFile::open(&driver, path)?;
     let mut expected = beginning(path)?;
     let pieces = (expected.len() as u64 / PIECE).min(16);
+    anyhow::ensure!(pieces > 0, "{} is shorter than one read", path.display());
     expected.truncate(usize::try_from(pieces * PIECE)?);
     let memory = device.allocate(pieces * PIECE, 4096)?;
     let mut rest = RegisteredBuffer::register(&driver, memory).map_err(|(_, error)| error)?;
@@ -105,12 +106,7 @@ pub(super) fn batch_read(path: &Path) -> Result<Value> {
 }
 
 /// Each part against its piece of the file.
-fn judge_parts(
-    device: &Device,
-    done: Vec<gds_loader::cufile::Completion>,
-    expected: &[u8],
-    found: Value,
-) -> Result<Value> {
+fn judge_parts(device: &Device, done: Vec<Completion>, expected: &[u8], found: Value) -> Result<Value> {
     let mut parts = Vec::new();
     for completion in done {
         completion.outcome?;
@@ -118,13 +114,13 @@ fn judge_parts(
         parts.push(buffer.into_registered().context("it was registered")?.into_region());
     }
     // Reads end in any order; the addresses say which part is which.
-    parts.sort_by_key(cuda_staging::RegionMut::address);
-    let mut verdict = json!({"outcome": "refused", "said": "the file is shorter than one read"});
+    parts.sort_by_key(RegionMut::address);
+    let said = format!("{} reads of {PIECE} bytes are right", parts.len());
     for (part, expected) in parts.into_iter().zip(expected.chunks_exact(usize::try_from(PIECE)?)) {
-        verdict = judge(device, part, expected, found.clone())?;
+        let verdict = judge(device, part, expected, Value::Null)?;
         if verdict["outcome"] != "passed" {
-            break;
+            return Ok(verdict);
         }
     }
-    Ok(verdict)
+    Ok(json!({"outcome": "passed", "said": said, "found": found}))
 }
