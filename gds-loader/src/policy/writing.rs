@@ -102,7 +102,8 @@ mod tests {
         let auto = |direct_io, system, len, gds| writing_order(Backend::Auto, direct_io, system, len, gds)[0];
         assert_eq!(auto(SECTORS, FileSystem::Local, 1 << 30, true), PathKind::Gds);
         assert_eq!(auto(SECTORS, FileSystem::Local, 1 << 30, false), PathKind::Direct);
-        assert_eq!(auto(DirectIo::Unknown, FileSystem::Network, 1 << 30, false), PathKind::Direct);
+        let nfs = FileSystem::Network { kind: crate::facts::Network::Nfs, read_size: None };
+        assert_eq!(auto(DirectIo::Unknown, nfs, 1 << 30, false), PathKind::Direct);
         assert_eq!(auto(SECTORS, FileSystem::Memory, 1 << 30, true), PathKind::Buffered);
         assert_eq!(auto(SECTORS, FileSystem::Local, 1000, true), PathKind::Buffered);
         assert_eq!(auto(DirectIo::Unsupported, FileSystem::Local, 1 << 30, false), PathKind::Buffered);

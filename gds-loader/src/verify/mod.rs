@@ -229,7 +229,7 @@ fn find(path: PathBuf, plain: bool) -> Result<(Opened, Option<SourceError>), Sou
     let len = metadata
         .map_err(|source| SourceError::Io { path: path.clone(), doing: "ask for its length", source })?
         .len();
-    let header = if plain && !path.extension().is_some_and(|extension| extension == "safetensors") {
+    let header = if plain && path.extension().is_none_or(|extension| extension != "safetensors") {
         Ok(None)
     } else {
         Header::read(&file, &path, &HeaderLimits::default()).map(Some)
