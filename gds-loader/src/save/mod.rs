@@ -18,6 +18,8 @@ mod report;
 mod session;
 mod snapshot;
 mod tensors;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::collections::BTreeMap;

@@ -110,15 +110,15 @@ impl<'a> Session<'a> {
         let start = Instant::now();
         options.check(path)?;
         let tensors = held.get();
-        let device = device_of(tensors)?;
-        refuse_host_bytes_by_gds(options, tensors, &device, path)?;
-        refuse_repeated_names(tensors)?;
         let is_set = options.shard_size.is_some() || path.is_dir();
         if is_set && tensors.is_empty() {
             let reason =
                 "an index names at least one tensor, and there is none: save to a single file".into();
             return Err(SaveError::Option { option: "shard-size", reason });
         }
+        let device = device_of(tensors)?;
+        refuse_host_bytes_by_gds(options, tensors, &device, path)?;
+        refuse_repeated_names(tensors)?;
         let sized: Vec<(&str, u64)> =
             tensors.iter().map(|tensor| (&*tensor.name, tensor.bytes.len())).collect();
         let groups = layout::shards(&sized, options.shard_size);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::clean;
 use super::error::PublishError;
-use super::folder::{Folder, Named};
+use super::folder::{Folder, FolderSyncs, Named};
 use super::standing::Standing;
 use super::system::{Stat, System};
 use super::target::{index_beside, resolve};
@@ -23,14 +23,22 @@ pub(super) struct FileGoal {
 }
 
 impl FileGoal {
-    pub(super) fn look(system: Arc<dyn System>, path: &Path) -> Result<(Arc<Folder>, Self), PublishError> {
+    pub(super) fn look(
+        system: Arc<dyn System>,
+        path: &Path,
+        durability: Durability,
+    ) -> Result<(Arc<Folder>, Self), PublishError> {
         let (above, name) = resolve(path)?;
         let folder = Folder::open(system, &above)
             .map_err(|error| PublishError::io(&above, "open the folder", None, error))?;
+        if durability == Durability::Full {
+            folder.sync_above()?;
+        }
         let folder = Arc::new(folder);
-        // Where another save keeps the folder to itself, the next one cleans.
-        if let Ok(lock) = folder.lock() {
-            let mut named = Standing::read(&folder, "")?.named;
+        // Where another save keeps the folder to itself, or something cannot be read, the next one cleans.
+        if let Ok(lock) = folder.lock()
+            && let Ok(Standing { mut named, .. }) = Standing::read(&folder, "")
+        {
             // The file that is going to be replaced is no shard.
             named.extend(name.to_str().map(str::to_owned));
             clean::dead_temps(&folder, &named);
@@ -56,6 +64,7 @@ impl FileGoal {
         let start = Instant::now();
         let path = folder.path.join(&self.name);
         let full = durability == Durability::Full;
+        let mut syncs = FolderSyncs { folder, full, count: 0 };
         for (file, mut named) in temps {
             file.finish(self.like.as_ref())?;
             if full {
@@ -68,15 +77,13 @@ impl FileGoal {
             }
             folder.rename(&named.name, &self.name, file.identity())?;
             named.keep();
-            if full {
-                folder.sync().map_err(|source| PublishError::Unsynced { path: path.clone(), source })?;
-            }
+            syncs.try_sync().map_err(|source| PublishError::Unsynced { path: path.clone(), source })?;
         }
         Ok(Synced {
             durability,
             files: vec![path],
             files_synced: usize::from(full),
-            folder_synced: usize::from(full),
+            folder_synced: syncs.count,
             seconds: start.elapsed().as_secs_f64(),
             removed: Vec::new(),
             left: Vec::new(),

@@ -96,9 +96,22 @@ impl Folder {
         Err(PublishError::NotAFile { path: self.path.join(name), found })
     }
 
-    /// Waits until every change of names so far is on the disk.
-    pub(super) fn sync(&self) -> io::Result<()> {
-        uninterrupted(|| self.system.sync(self.fd()))
+    /// Waits until every change of names so far is on the disk; false where the file system has no such wait for folders.
+    pub(super) fn sync(&self) -> io::Result<bool> {
+        sync(&*self.system, self.fd())
+    }
+
+    /// Waits until the folder's own name is on the disk, which its maker may not have done. Whoever may not open the folder above
+    /// cannot.
+    pub(super) fn sync_above(&self) -> Result<(), PublishError> {
+        let above = self.path.join("..");
+        match uninterrupted(|| self.system.open_folder(&above)) {
+            Ok(fd) => sync(&*self.system, fd.as_fd())
+                .map(drop)
+                .map_err(|error| self.error("".as_ref(), "sync the folder that it is in to the disk", error)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            Err(error) => Err(self.error("".as_ref(), "open the folder that it is in", error)),
+        }
     }
 
     /// Refuses to go on where the path leads elsewhere by now.
@@ -115,11 +128,13 @@ impl Folder {
     }
 
     /// Renames; `identity` is what is renamed. A network file system may have done it and yet report an error.
-    pub(super) fn rename(&self, from: &OsStr, to: &OsStr, identity: Identity) -> Result<(), PublishError> {
-        match uninterrupted(|| self.system.rename(self.fd(), from, to)) {
-            Err(error) if !self.is(to, identity) => Err(self.error(to, "rename the new file to it", error)),
-            _ => Ok(()),
+    pub(super) fn rename(&self, from: &OsStr, to: &OsStr, identity: Identity) -> Result<(), Refused> {
+        let Err(error) = uninterrupted(|| self.system.rename(self.fd(), from, to)) else { return Ok(()) };
+        let done = self.stat(to).ok().map(|stat| stat.is_some_and(|stat| stat.identity == identity));
+        if done == Some(true) {
+            return Ok(());
         }
+        Err(Refused { error: self.error(to, "rename the new file to it", error), done })
     }
 
     /// Removes `name` if it is the file of this identity; returns whether it was.
@@ -152,6 +167,49 @@ impl Folder {
             }
             pause = (pause * 2).min(Duration::from_millis(50));
         }
+    }
+}
+
+/// A renaming that failed.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) error: PublishError,
+    /// Whether it has been done all the same, where that can be known.
+    pub(super) done: Option<bool>,
+}
+
+impl From<Refused> for PublishError {
+    fn from(refused: Refused) -> Self {
+        refused.error
+    }
+}
+
+fn sync(system: &dyn System, folder: BorrowedFd<'_>) -> io::Result<bool> {
+    match uninterrupted(|| system.sync(folder)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The syncs of a folder during a save, counted; none where nothing is to be synced.
+#[derive(Debug)]
+pub(super) struct FolderSyncs<'a> {
+    pub(super) folder: &'a Folder,
+    pub(super) full: bool,
+    pub(super) count: usize,
+}
+
+impl FolderSyncs<'_> {
+    pub(super) fn try_sync(&mut self) -> io::Result<()> {
+        if self.full {
+            self.count += usize::from(self.folder.sync()?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync(&mut self) -> Result<(), PublishError> {
+        self.try_sync().map_err(|error| self.folder.error("".as_ref(), "sync the folder to the disk", error))
     }
 }
 

@@ -26,7 +26,10 @@ mod clean;
 mod error;
 mod file;
 mod folder;
+mod made;
+mod retire;
 mod set;
+mod stage;
 mod standing;
 mod sync;
 mod system;
@@ -123,7 +126,7 @@ impl Publication {
     ) -> Result<Self, PublishError> {
         let (folder, goal, files) = match target {
             Target::File(path) => {
-                let (folder, goal) = file::FileGoal::look(system, &path)?;
+                let (folder, goal) = file::FileGoal::look(system, &path, durability)?;
                 (folder, Goal::File(goal), 1)
             }
             Target::Set { folder, index, shards } => {

@@ -36,13 +36,14 @@ impl Standing {
                 continue;
             };
             let text = match folder.read(name.as_ref(), most) {
-                Ok(text) => text,
+                Ok(text) => Some(text),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                // Not knowing what it names, this save could neither keep off that nor remove it.
-                Err(error) => return Err(folder.error(name.as_ref(), "read it", error)),
+                // Not knowing what it names, this save could not remove that later.
+                Err(error) if name == index => return Err(folder.error(name.as_ref(), "read it", error)),
+                Err(_) => None,
             };
             indexed = true;
-            let Ok(parsed) = Index::parse(&text) else {
+            let Some(parsed) = text.and_then(|text| Index::parse(&text).ok()) else {
                 certain = false;
                 continue;
             };

@@ -51,7 +51,7 @@ fn without_durability_no_sync_is_called() {
         scenario.prepare(folder.path());
         let syncs = Fault::new(usize::MAX, Verdict::Go, |call| matches!(call, Call::Sync { .. }));
         scenario.save(folder.path(), syncs.clone(), Durability::None).unwrap();
-        assert_eq!((syncs.0.count(), find(&scenario.path(folder.path()))), (0, scenario.new()));
+        assert_eq!((syncs.0.count(), find(&scenario.path(folder.path()))), (0, scenario.after()));
     }
 }
 
@@ -339,6 +339,8 @@ fn what_is_not_provably_ours_is_never_removed() {
     // So does one whose name it does not tell.
     fs::write(set.join("mine.safetensors"), "mine").unwrap();
     fs::hard_link(set.join("mine.safetensors"), set.join(".x.safetensors.gds-tmp-0000000000000006")).unwrap();
+    // And one that only has the name that a dead temporary file tells.
+    fs::write(set.join(".mine.safetensors.gds-tmp-0000000000000007"), "another").unwrap();
     save_file(1, &set.join("other.safetensors")).unwrap();
     assert_eq!(find(&set), Found::set(Checkpoint::new(1, 2)));
     assert_eq!(names(&set).len(), 5, "{:?}", names(&set));

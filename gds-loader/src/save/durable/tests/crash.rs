@@ -11,12 +11,14 @@ use super::disk::{Disk, State, materialize};
 use super::scenario::{Scenario, root};
 use super::tap::{Call, Tap, Tapped, Verdict};
 
-/// The calls that succeeded, with what they made.
+/// Calls that succeeded, with what they made.
+pub(super) type Trace = Vec<(Call, Option<u64>)>;
+
 #[derive(Clone, Debug, Default)]
-pub(super) struct Recorder(Arc<Mutex<Vec<(Call, Option<u64>)>>>);
+pub(super) struct Recorder(Arc<Mutex<Trace>>);
 
 impl Recorder {
-    pub(super) fn trace(&self) -> Vec<(Call, Option<u64>)> {
+    pub(super) fn trace(&self) -> Trace {
         self.0.lock().unwrap().clone()
     }
 }
@@ -76,10 +78,10 @@ fn cut_the_power(scenario: Scenario) {
     fs::create_dir(&real).unwrap();
     scenario.prepare(&real);
     let mut disk = Disk::of(&real);
-    assert_eq!(find(&scenario.path(&real)), scenario.old());
+    assert_eq!(find(&scenario.path(&real)), scenario.before());
     let recorder = Recorder::default();
     scenario.save(&real, Arc::new(Tapped(recorder.clone())), Durability::Full).unwrap();
-    assert_eq!(find(&scenario.path(&real)), scenario.new());
+    assert_eq!(find(&scenario.path(&real)), scenario.after());
 
     let trace = recorder.trace();
     let mut judge = Judge { scenario, root: folder.path(), known: HashMap::new(), number: 0 };
@@ -96,7 +98,7 @@ fn cut_the_power(scenario: Scenario) {
         for state in disk.after_a_power_cut() {
             let found = judge.judge(&state);
             let context = || format!("{scenario:?} after step {step} {done:?}: {:?}", state.keys());
-            let (is_old, is_new) = (found == scenario.old(), found == scenario.new());
+            let (is_old, is_new) = (found == scenario.before(), found == scenario.after());
             assert!(is_old || is_new, "{found:?}: {}", context());
             // The save has said that it is done.
             assert!(step < trace.len() || is_new, "{found:?}: {}", context());

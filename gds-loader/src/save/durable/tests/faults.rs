@@ -79,17 +79,17 @@ fn save_with(scenario: Scenario, root: &Path, at: usize, verdict: Verdict, durab
     let struck = system.0.struck();
     match &result {
         Ok(synced) => {
-            assert_eq!(found, scenario.new(), "{context}");
+            assert_eq!(found, scenario.after(), "{context}");
             // What could not be removed was reported.
             assert!(temps == 0 || !synced.left.is_empty(), "{context}: {after:?}");
         }
-        Err(_) if found == scenario.new() => {
+        Err(_) if found == scenario.after() => {
             // After the commit: nothing of either checkpoint may be lost.
             let lost = before.iter().find(|name| !after.contains(name));
             assert_eq!(lost, None, "{context}: {after:?}");
         }
         Err(error) => {
-            assert_eq!(found, scenario.old(), "{context}: {error}");
+            assert_eq!(found, scenario.before(), "{context}: {error}");
             let lost = before.iter().find(|name| !after.contains(name));
             assert_eq!(lost, None, "{context}: {after:?}");
             match (struck, verdict) {
@@ -183,7 +183,7 @@ fn a_failed_sync_is_final() {
         assert!(error.contains("the disk failed"), "{error}");
         // The other shard's was on its way.
         assert!(system.0.count() <= 3, "{scenario:?}: {} syncs", system.0.count());
-        assert_eq!(find(&scenario.path(&root)), scenario.old());
+        assert_eq!(find(&scenario.path(&root)), scenario.before());
     }
 }
 
@@ -199,7 +199,7 @@ fn a_short_write_is_continued() {
             let is_write = |call: &Call| matches!(call, Call::Write { .. });
             let system = Fault::new(at, verdict, is_write);
             Scenario::SetOverSet.save(&root, system.clone(), Durability::Full).unwrap();
-            assert_eq!(find(&Scenario::SetOverSet.path(&root)), Scenario::SetOverSet.new());
+            assert_eq!(find(&Scenario::SetOverSet.path(&root)), Scenario::SetOverSet.after());
             // Five writes and the one that was struck.
             assert_eq!(system.0.count(), 6);
         }

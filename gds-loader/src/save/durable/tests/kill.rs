@@ -74,7 +74,7 @@ fn kill_at_every_call(scenario: Scenario) {
             assert!(lived || finished.code().is_none(), "{finished}");
             let found = find(&scenario.path(&root));
             let context = format!("killed {after} call {at}");
-            let (is_old, is_new) = (found == scenario.old(), found == scenario.new());
+            let (is_old, is_new) = (found == scenario.before(), found == scenario.after());
             assert!(is_old || is_new, "{scenario:?} {context}: {found:?}");
             assert!(!lived || is_new, "{scenario:?}: {found:?}");
             seen[usize::from(is_new)] += 1;

@@ -89,7 +89,7 @@ impl Scenario {
         }
     }
 
-    pub(super) fn old(self) -> Found {
+    pub(super) fn before(self) -> Found {
         match self {
             File | Set | SetInNewFolder => Found::Nothing,
             FileOverFile | SetOverFile => Found::file(Checkpoint::new(OLD, 1)),
@@ -98,7 +98,7 @@ impl Scenario {
         }
     }
 
-    pub(super) fn new(self) -> Found {
+    pub(super) fn after(self) -> Found {
         self.saved(NEW)
     }
 

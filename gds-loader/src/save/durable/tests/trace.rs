@@ -43,6 +43,8 @@ fn describe(trace: &[(Call, Option<u64>)], folder: u64) -> Vec<String> {
             Call::Reserve { file, len } => format!("reserve {} {len}", of(file)),
             Call::Write { file, offset, bytes } => format!("write {} {offset} {}", of(file), bytes.len()),
             Call::SetLen { file, len } => format!("set_len {} {len}", of(file)),
+            // The folder above is not this folder's business.
+            Call::Sync { file } if !names.contains_key(file) => continue,
             Call::Sync { file } => format!("sync {}", of(file)),
             Call::Link { from, to, .. } => format!("link {} {}", from.display(), to.display()),
             Call::Rename { from, to, .. } => format!("rename {} {}", from.display(), to.display()),
