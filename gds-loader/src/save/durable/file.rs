@@ -9,10 +9,21 @@ use super::clean;
 use super::error::PublishError;
 use super::folder::{Folder, FolderSyncs, Named};
 use super::standing::Standing;
-use super::system::{Stat, System};
-use super::target::{index_beside, resolve};
+use super::system::{Kernel, Stat, System};
+use super::target::{Target, index_beside, resolve};
 use super::temp::{LONGEST_NAME, TempFile};
-use super::{Durability, Synced};
+use super::{Durability, Publication, Synced};
+
+impl Durability {
+    /// Makes these bytes the file at `path`: what was there is replaced in one step, or still there.
+    pub(crate) fn publish(self, path: &Path, bytes: &[u8]) -> Result<Synced, PublishError> {
+        let target = Target::File(path.to_path_buf());
+        let mut publication = Publication::begin(Arc::new(Kernel), target, self)?;
+        let file = publication.create(0, bytes.len() as u64)?;
+        file.write_all_at(bytes, 0)?;
+        publication.commit(&|_| Vec::new())
+    }
+}
 
 /// A file to be replaced, or to be new.
 #[derive(Debug)]

@@ -39,7 +39,7 @@ mod temp;
 pub(super) mod tests;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use error::PublishError;
@@ -62,17 +62,6 @@ pub enum Durability {
     /// Nothing. The new checkpoint still appears at once and whole, whatever happens to this process; but a power cut within the next
     /// minute or so may leave neither it nor the old one. For caches, and for what can be made again.
     None,
-}
-
-impl Durability {
-    /// Makes these bytes the file at `path`: what was there is replaced in one step, or still there.
-    pub(crate) fn publish(self, path: &Path, bytes: &[u8]) -> Result<Synced, PublishError> {
-        let target = Target::File(path.to_path_buf());
-        let mut publication = Publication::begin(Arc::new(Kernel), target, self)?;
-        let file = publication.create(0, bytes.len() as u64)?;
-        file.write_all_at(bytes, 0)?;
-        publication.commit(&|_| Vec::new())
-    }
 }
 
 /// What a save has published, and how safely.
