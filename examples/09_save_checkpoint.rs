@@ -35,9 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
 
     // 2. Another process saves the second over it, and is killed after some writes.
-    let died =
-        Command::new(std::env::current_exe()?).args(std::env::args_os().skip(1)).env(DIE, &path).status()?;
-    println!("the second save {died}; the folder now has {:?}", names(folder.path())?);
+    let died = Command::new(std::env::current_exe()?).arg(&source).env(DIE, &path).status()?;
+    println!("the second save ended by {died}; the folder now has {:?}", names(folder.path())?);
 
     // 3. What is there is the first, whole.
     let again = Loader::new().load(&path)?;

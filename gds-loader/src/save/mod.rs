@@ -14,6 +14,7 @@ mod asynchronous;
 mod durable;
 mod error;
 mod layout;
+mod options;
 mod report;
 mod session;
 mod snapshot;
@@ -22,7 +23,6 @@ mod tensors;
 mod tests;
 mod write;
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ffi::c_void;
 use std::fmt;
@@ -39,8 +39,9 @@ pub use tensors::{SaveTensor, TensorBytes};
 
 use crate::format::HeaderLimits;
 use crate::model::Model;
-use crate::pipeline::{CallerStream, CancelToken, OnProgress, Progress};
+use crate::pipeline::{CallerStream, CancelToken, Progress};
 use crate::policy::Backend;
+use options::Options;
 use session::{Session, Taken};
 use write::Held;
 
@@ -63,22 +64,6 @@ use write::Held;
 pub struct Saver {
     options: Options,
     snapshot: bool,
-}
-
-/// What a save is told.
-#[derive(Clone, Default)]
-struct Options {
-    backend: Backend,
-    durability: Durability,
-    shard_size: Option<u64>,
-    metadata: BTreeMap<String, String>,
-    limits: HeaderLimits,
-    threads: Option<usize>,
-    slots: Option<usize>,
-    slot_size: Option<u64>,
-    on_progress: Option<OnProgress>,
-    cancel: CancelToken,
-    after: Option<CallerStream>,
 }
 
 impl Saver {
