@@ -1,4 +1,4 @@
-//! Host memory is bounded, whatever the model: loading to a GPU takes the slots and little else.
+//! Host memory is bounded, whatever the model: loading to a GPU, and saving from it, takes the slots and little else.
 //!
 //! The witness is the kernel: `RssAnon` of the process, sampled every millisecond. The simulated device's memory is shared memory and
 //! does not count there.
@@ -62,7 +62,10 @@ struct Watched {
 }
 
 fn load(path: &Path, options: &str) -> Watched {
-    let mut command: Command = gds(&format!("load --device cuda:0 --json {options}"), [path]);
+    watch(gds(&format!("load --device cuda:0 --json {options}"), [path]))
+}
+
+fn watch(mut command: Command) -> Watched {
     simulator::prepare(&mut command);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
@@ -74,7 +77,7 @@ fn load(path: &Path, options: &str) -> Watched {
         }
         if start.elapsed() > Duration::from_secs(120) {
             child.kill().unwrap();
-            panic!("watchdog: the load of {} did not end", path.display());
+            panic!("watchdog: {command:?} did not end");
         }
         if let Some(now) = field(&status, "RssAnon") {
             peak = peak.max(now);
@@ -89,7 +92,11 @@ fn load(path: &Path, options: &str) -> Watched {
 }
 
 fn check(name: &str, path: &Path, bytes: u64, options: &str) {
-    let Watched { report, peak, samples } = load(path, options);
+    judge(name, load(path, options), bytes);
+}
+
+fn judge(name: &str, watched: Watched, bytes: u64) {
+    let Watched { report, peak, samples } = watched;
     let seconds = &report["seconds"];
     println!(
         "{name}: RssAnon at most {:.1} MiB in {samples} samples over {seconds} s",
@@ -108,6 +115,17 @@ fn one_gib() {
     let (_folder, path) = checkpoint("one_gib", GIB, false);
     for options in ["--backend buffered", "--backend mmap", "--threads 16"] {
         check(&format!("1 GiB {options}"), &path, GIB, options);
+    }
+}
+
+/// Two at a time are on the disk: the old and the new one.
+#[test]
+fn saving_one_gib() {
+    let (folder, path) = checkpoint("saving_one_gib", GIB, true);
+    for options in ["--backend buffered", "--backend direct", "--threads 16 --shard-size 300MiB"] {
+        let saved = folder.path().join(if options.contains("shard") { "set" } else { "saved.safetensors" });
+        let command = gds(&format!("save --device cuda:0 --json {options}"), [&path, &saved]);
+        judge(&format!("saving 1 GiB {options}"), watch(command), GIB);
     }
 }
 

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::slice;
 use std::time::{Duration, Instant};
 
-use cuda_staging::{Device, Error, Region, RegionMut, RingOptions, SlotCopy, WindowRing};
+use cuda_staging::{Device, Error, Region, RegionMut, RingOptions, SlotCopy, SlotFetch, WindowRing};
 use test_support::control::{pause_copies, resume_copies};
 use test_support::on_simulator;
 
@@ -79,6 +79,33 @@ fn windows_come_back_in_order_and_their_bytes_are_where_they_belong() {
             })
             .collect();
         assert!(bytes_of(&whole) == expected);
+    });
+}
+
+#[test]
+fn regions_are_copied_into_a_window_and_are_there_when_it_comes_back() {
+    let settings = [("CUDA_SIM_COPY_LATENCY_US", "200"), ("CUDA_SIM_JITTER_US", "400")];
+    on_simulator("regions_are_copied_into_a_window_and_are_there_when_it_comes_back", &settings, || {
+        let device = Device::cuda(0).unwrap();
+        let mut ring: WindowRing<RegionMut> = device.window_ring().unwrap();
+        let from = windows(&device, 2).into_iter().map(|window| window.0.freeze());
+        let half = (WINDOW / 2) as usize;
+        for region in from {
+            let window = device.allocate(WINDOW, 4096).unwrap();
+            // The halves change places.
+            let part = |start: usize| region.slice(start as u64..(start + half) as u64).unwrap();
+            let fetches = [0, half].map(|start| SlotFetch { slot_offset: half - start, from: part(start) });
+            ring.launch_fetch(window, fetches.into()).unwrap();
+        }
+        for k in 0..2 {
+            let window = ring.take_back().unwrap().unwrap().freeze();
+            assert!(bytes_of(&window) == [&content(k)[half..], &content(k)[..half]].concat());
+        }
+        assert_eq!((ring.statistics().bytes_copied, ring.statistics().copies), (2 * WINDOW, 4));
+        let (window, from) =
+            (device.allocate(WINDOW, 4096).unwrap(), windows(&device, 1).remove(0).0.freeze());
+        let error = ring.launch_fetch(window, vec![SlotFetch { slot_offset: 1, from }]).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     });
 }
 

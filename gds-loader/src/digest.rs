@@ -1,4 +1,4 @@
-//! SHA-256 of regions, over the bytes as they are on the device.
+//! Digests of regions, over the bytes as they are on the device.
 //!
 //! Bytes in host memory are hashed where they are. Device memory is fetched through small pinned slots, each thread
 //! hashing one slot while the next is being copied, so that a model larger than host memory can be checked.
@@ -14,16 +14,52 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
 
+/// What is computed of bytes in their order.
+pub(crate) trait Digest: Clone + Send {
+    type Hasher: Send;
+
+    fn start() -> Self::Hasher;
+    fn update(hasher: &mut Self::Hasher, bytes: &[u8]);
+    fn finish(hasher: Self::Hasher) -> Self;
+
+    /// Of bytes that are all there.
+    fn of(bytes: &[u8]) -> Self {
+        let mut hasher = Self::start();
+        Self::update(&mut hasher, bytes);
+        Self::finish(hasher)
+    }
+}
+
+/// SHA-256 in hex.
+#[derive(Clone, Debug)]
+pub(crate) struct Sha256Hex(pub(crate) String);
+
+impl Digest for Sha256Hex {
+    type Hasher = Sha256;
+
+    fn start() -> Sha256 {
+        Sha256::new()
+    }
+
+    fn update(hasher: &mut Sha256, bytes: &[u8]) {
+        hasher.update(bytes);
+    }
+
+    fn finish(hasher: Sha256) -> Self {
+        Self(hex(hasher.finalize()))
+    }
+}
+
 /// Slots of each thread, and their size in bytes: one is hashed while the others are filled.
 const RING: RingOptions = RingOptions { slots: 3, slot_size: 4 << 20 };
 
 /// Threads that fetch and hash: hashing is slower than any copy.
 const MOST_THREADS: usize = 4;
 
-/// The digest of each region, in hex, in their order.
-pub(crate) fn sha256(device: &Device, regions: &[&Region]) -> Result<Vec<String>> {
+/// The digest of each region, in their order.
+pub(crate) fn of_regions<D: Digest>(device: &Device, regions: &[&Region]) -> Result<Vec<D>> {
     if !device.is_cuda() {
-        let of = |region: &&Region| hex(Sha256::digest(region.host_bytes().unwrap_or_default()));
+        let of = |region: &&Region| D::of(region.host_bytes().unwrap_or_default());
         return Ok(regions.par_iter().map(of).collect());
     }
     let groups = groups(regions);
@@ -39,11 +75,9 @@ pub(crate) fn sha256(device: &Device, regions: &[&Region]) -> Result<Vec<String>
         });
         joined.collect::<Result<Vec<_>>>()
     })?;
-    let mut digests = vec![String::new(); regions.len()];
-    for (index, digest) in hashed.into_iter().flatten() {
-        digests[index] = digest;
-    }
-    Ok(digests)
+    let mut digests: Vec<_> = hashed.into_iter().flatten().collect();
+    digests.sort_unstable_by_key(|(index, _)| *index);
+    Ok(digests.into_iter().map(|(_, digest)| digest).collect())
 }
 
 /// Neighbours that fit one slot together, so that a hundred thousand tiny tensors are not as many round trips; a region
@@ -67,12 +101,12 @@ fn groups(regions: &[&Region]) -> Vec<Range<usize>> {
 }
 
 /// Hashes groups until none is left; each region's digest with its index.
-fn fetch_and_hash(
+fn fetch_and_hash<D: Digest>(
     device: &Device,
     regions: &[&Region],
     groups: &[Range<usize>],
     next: &AtomicUsize,
-) -> Result<Vec<(usize, String)>> {
+) -> Result<Vec<(usize, D)>> {
     let mut ring = device.ring(RING)?;
     let mut digests = Vec::new();
     while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -86,7 +120,7 @@ fn fetch_and_hash(
 }
 
 /// The digests of regions that fit one slot together.
-fn hash_short(ring: &mut Ring, regions: &[&Region]) -> Result<Vec<String>> {
+fn hash_short<D: Digest>(ring: &mut Ring, regions: &[&Region]) -> Result<Vec<D>> {
     let mut end = 0;
     let fetches = regions.iter().map(|region| {
         let slot_offset = end;
@@ -100,7 +134,7 @@ fn hash_short(ring: &mut Ring, regions: &[&Region]) -> Result<Vec<String>> {
     let digests = regions.iter().map(|region| {
         let (bytes, after) = rest.split_at_checked(region.len() as usize).unwrap_or((rest, &[]));
         rest = after;
-        hex(Sha256::digest(bytes))
+        D::of(bytes)
     });
     let digests = digests.collect();
     ring.put_back(filled.release());
@@ -108,10 +142,10 @@ fn hash_short(ring: &mut Ring, regions: &[&Region]) -> Result<Vec<String>> {
 }
 
 /// The digest of a region of any length, slot by slot.
-fn hash_long(ring: &mut Ring, region: &Region) -> Result<String> {
+fn hash_long<D: Digest>(ring: &mut Ring, region: &Region) -> Result<D> {
     let step = RING.slot_size as u64;
     let mut pieces: VecDeque<_> = (0..region.len()).step_by(RING.slot_size).collect();
-    let mut hasher = Sha256::new();
+    let mut hasher = D::start();
     let mut in_flight = 0;
     while in_flight > 0 || !pieces.is_empty() {
         if in_flight < RING.slots
@@ -124,11 +158,11 @@ fn hash_long(ring: &mut Ring, region: &Region) -> Result<String> {
             continue;
         }
         let Some(filled) = ring.take_fetched()? else { break };
-        hasher.update(filled.bytes());
+        D::update(&mut hasher, filled.bytes());
         ring.put_back(filled.release());
         in_flight -= 1;
     }
-    Ok(hex(hasher.finalize()))
+    Ok(D::finish(hasher))
 }
 
 fn hex(digest: impl AsRef<[u8]>) -> String {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::cufile::CuFileError;
+use crate::manifest::Difference;
 use crate::source::SourceError;
 use crate::transport::{PathKind, ReadCause};
 
@@ -109,6 +110,15 @@ pub enum Error {
         planned: u64,
     },
 
+    /// The model is not the one that its manifest was made from. Nothing of the load is visible.
+    #[error("{}: {}", path.display(), Differences(differences))]
+    Manifest {
+        /// The model.
+        path: PathBuf,
+        /// Everything that differs.
+        differences: Vec<Difference>,
+    },
+
     /// A worker thread could not be started or ended in a panic.
     #[error("worker thread: {reason}")]
     Worker {
@@ -138,7 +148,9 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Source(error) if error.is_invalid_data() => ErrorKind::InvalidData,
-            Self::Changed { .. } | Self::Read { source: None, .. } => ErrorKind::InvalidData,
+            Self::Changed { .. } | Self::Read { source: None, .. } | Self::Manifest { .. } => {
+                ErrorKind::InvalidData
+            }
             Self::Read { source: Some(ReadCause::CuFile(error)), .. }
                 if matches!(**error, CuFileError::Short { .. }) =>
             {
@@ -167,6 +179,21 @@ impl std::fmt::Display for Cause<'_> {
             None => f.write_str(
                 "end of file: the file is shorter than when it was opened, so fetch or load it again",
             ),
+        }
+    }
+}
+
+/// What differs from a manifest: all of it, unless it is too much to be read.
+struct Differences<'a>(&'a [Difference]);
+
+impl std::fmt::Display for Differences<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const MOST: usize = 20;
+        write!(f, "not what its manifest says, so fetch or copy it again:")?;
+        self.0.iter().take(MOST).try_for_each(|difference| write!(f, "\n  {difference}"))?;
+        match self.0.len().saturating_sub(MOST) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more; `gds verify` lists all"),
         }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! The floors below it, each using only those further down:
 //!
-//! - [`Loader`], [`Model`]: the public doors.
+//! - [`Loader`], [`Model`], [`Verifier`]: the public doors. [`manifest`]: what a checkpoint's bytes were.
 //! - `pipeline`: moves pieces through slots; knows no path by name.
 //! - `policy`: which path a file takes and which takes over; the one place that knows them all.
 //! - `transport`: one file per path: `buffered`, `direct`, `mmap`, `gds`.
@@ -22,13 +22,16 @@ mod error;
 pub mod facts;
 pub mod format;
 mod load;
+pub mod manifest;
 mod model;
 mod pipeline;
 pub mod plan;
 mod policy;
 mod report;
+mod save;
 pub mod source;
 mod transport;
+mod verify;
 
 pub use cufile_sys::HEADER_VERSION as CUFILE_HEADER_VERSION;
 
@@ -41,4 +44,9 @@ pub use report::{
     CacheReport, Choice, DeviceReport, EngineReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes,
     Stages,
 };
+pub use save::{
+    Durability, PublishError, SAVING_DROP_LIMIT, SaveError, SaveReport, SaveStages, SaveTensor, Saver,
+    Saving, Synced, TensorBytes,
+};
 pub use transport::{Engine, PathKind, ReadCause};
+pub use verify::{Verifier, VerifyReport};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cuda_staging::{Device, Region};
 
-use crate::digest;
+use crate::digest::{self, Sha256Hex};
 use crate::error::Result;
 use crate::format::{Dtype, Header, TensorEntry};
 use crate::load::Loaded;
@@ -105,7 +105,8 @@ impl Model {
     /// Those of the device.
     pub fn digests(&self) -> Result<BTreeMap<String, String>> {
         let regions: Vec<&Region> = self.shared.tensors.iter().map(|(_, region)| region).collect();
-        let digests = digest::sha256(self.device(), &regions)?;
+        let digests = digest::of_regions::<Sha256Hex>(self.device(), &regions)?;
+        let digests = digests.into_iter().map(|Sha256Hex(hex)| hex);
         Ok(self.tensors().map(|tensor| tensor.name().to_owned()).zip(digests).collect())
     }
 

@@ -1,7 +1,10 @@
-//! A load's report in words: what `load` and `demo` have to say alike.
+//! Reports in words: what `load`, `save` and `demo` have to say alike.
 
 use gds_loader::bench::CacheState;
-use gds_loader::{CacheReport, Choice, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathKind};
+use gds_loader::manifest::{Proven, Verified};
+use gds_loader::{
+    CacheReport, Choice, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, PathKind,
+};
 
 use super::output::printable;
 use super::sizes;
@@ -15,10 +18,10 @@ pub(crate) fn device(device: &DeviceReport) -> String {
 }
 
 /// The paths that served: `direct`, or each with its bytes where there were several.
-pub(crate) fn paths(report: &LoadReport) -> String {
+pub(crate) fn paths(bytes: &PathBytes) -> String {
     let used: Vec<(PathKind, u64)> = PathKind::ALL
         .into_iter()
-        .map(|kind| (kind, report.paths.get(kind)))
+        .map(|kind| (kind, bytes.get(kind)))
         .filter(|(_, bytes)| *bytes > 0)
         .collect();
     match used.as_slice() {
@@ -32,13 +35,23 @@ pub(crate) fn paths(report: &LoadReport) -> String {
     }
 }
 
+/// What was found to be as a manifest says, and which bytes those were.
+pub(crate) fn verified(verified: &Verified) -> String {
+    let which = match verified.proven {
+        Proven::Slots => "as they arrived in host memory",
+        _ => "as read back from the device",
+    };
+    let (tensors, bytes) = (sizes::plural(verified.tensors as u64, "tensor"), sizes::bytes(verified.bytes));
+    format!("{tensors}, {bytes} {which}: all as the manifest says ({})", sizes::duration(verified.seconds))
+}
+
 /// What became of GPUDirect Storage.
 pub(crate) fn gds(report: &GdsReport) -> String {
     let reason = report.reason.as_deref().unwrap_or("no reason was given");
     let window = sizes::bytes(report.window_bytes);
     match report.proof {
         Some(GdsProof::Verified) => {
-            format!("verified by cuFile's statistics: no read was served by the host; window {window}")
+            format!("verified by cuFile's statistics: the host served nothing; window {window}")
         }
         Some(GdsProof::Bounced) => format!("bounced: {reason}"),
         Some(_) => format!("unverified: {reason}"),

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use gds_loader::ErrorKind;
+use gds_loader::{ErrorKind, SaveError};
 
 /// Bad data or failed I/O.
 const FAILED: u8 = 1;
@@ -23,6 +23,11 @@ impl std::fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+/// The exit code of a command that has said by itself what is wrong.
+pub(crate) fn failed() -> ExitCode {
+    ExitCode::from(FAILED)
+}
 
 /// The exit code of a command that has said by itself that what was asked for is not available here.
 pub(crate) fn unavailable() -> ExitCode {
@@ -46,8 +51,9 @@ fn code(error: &anyhow::Error) -> u8 {
         if cause.is::<Usage>() {
             return USAGE;
         }
-        if let Some(error) = cause.downcast_ref::<gds_loader::Error>() {
-            return match error.kind() {
+        let kind = cause.downcast_ref::<gds_loader::Error>().map(gds_loader::Error::kind);
+        if let Some(kind) = kind.or_else(|| cause.downcast_ref::<SaveError>().map(SaveError::kind)) {
+            return match kind {
                 ErrorKind::Usage => USAGE,
                 ErrorKind::Unavailable => UNAVAILABLE,
                 _ => FAILED,

@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use cuda_staging::{Device, DeviceSelector};
 use gds_loader::bench::CacheState;
+use gds_loader::manifest::Manifest;
 use gds_loader::{Backend, Engine, EngineReport, LoadReport, Loader, Stages};
 use serde::Serialize;
 
@@ -14,6 +15,7 @@ use super::describe;
 use super::output::{Output, facts, printable};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
+use super::verify::Mode;
 
 /// Load a checkpoint into device memory and report how it went
 ///
@@ -45,6 +47,12 @@ pub(crate) struct Arguments {
     /// Add the SHA-256 of every tensor's bytes as read back from the device (not timed)
     #[arg(long)]
     digest: bool,
+    /// Hold what is loaded against this manifest; anything that differs fails the load
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Which bytes to hold against the manifest: host, as they arrive there (with gds: as on the device); device, as read back
+    #[arg(long, value_enum, default_value_t, value_name = "WHICH", requires = "manifest")]
+    manifest_mode: Mode,
     /// Reading threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -96,6 +104,8 @@ JSON fields (bytes, seconds; GB = 10^9 bytes; null where the machine does not sa
   cache {resident_before, resident_after}: shares of the files in the page cache,
   engine {name, depth, workers, read_size, reason, registered, registered_files}: who read, and why not io_uring,
   copies (to the device), peak_pinned_bytes, tensors_not_indexed,
+  verified {tensors, bytes, proven, seconds} with --manifest: proven is slots (the bytes as they
+  arrived in host memory) or device (as read back),
   digests {tensor: SHA-256} with --digest, runs [seconds] with --repeat";
 
 /// The JSON object: the report of one run, and the seconds of all.
@@ -110,6 +120,7 @@ struct Summary<'a> {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let device = Device::open(&arguments.device)?;
+    let manifest = arguments.manifest.as_ref().map(Manifest::read).transpose()?.map(Arc::new);
     let mut reports: Vec<LoadReport> = Vec::new();
     for run in 1..=arguments.repeat {
         let what = match arguments.repeat {
@@ -117,7 +128,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             runs => format!("loading {run}/{runs}"),
         };
         let progress = Arc::new(Progress::start(arguments.progress, what, 0));
-        let model = loader(arguments, &device, Arc::clone(&progress))?.load(&arguments.path)?;
+        let mut loader = loader(arguments, &device, Arc::clone(&progress))?;
+        if let Some(manifest) = &manifest {
+            loader = loader.manifest(Arc::clone(manifest), arguments.manifest_mode.into());
+        }
+        let model = loader.load(&arguments.path)?;
+        drop(loader);
         drop(progress);
         let mut report = model.report().clone();
         if arguments.digest {
@@ -212,7 +228,7 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>, cold: bool
         ("Tensors", tensors(report)),
         ("Size", sizes::bytes(report.bytes)),
         ("Time", time),
-        ("Path", describe::paths(report)),
+        ("Path", describe::paths(&report.paths)),
         ("Page cache", cache),
         ("Stages", stages(&report.stages)),
     ];
@@ -222,6 +238,7 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>, cold: bool
     }
     rows.extend(report.gds.iter().map(|gds| ("GPUDirect", describe::gds(gds))));
     rows.extend(describe::choices(report).into_iter().map(|line| ("Why", line)));
+    rows.extend(report.verified.iter().map(|verified| ("Verified", describe::verified(verified))));
     rows.extend(describe::fallbacks(&report.fallbacks).into_iter().map(|line| ("Fallback", line)));
     out.table(&facts(rows))?;
     if let Some(digests) = &report.digests {

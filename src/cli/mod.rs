@@ -11,8 +11,10 @@ mod load;
 mod output;
 mod page_cache;
 mod progress;
+mod save;
 mod sizes;
 mod synth;
+mod verify;
 
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -41,7 +43,9 @@ enum Command {
     Demo(demo::Arguments),
     Inspect(inspect::Arguments),
     Load(load::Arguments),
+    Save(save::Arguments),
     Synth(synth::Arguments),
+    Verify(verify::Arguments),
 }
 
 /// Parses the command line, runs the command, prints its error.
@@ -54,7 +58,9 @@ pub(crate) fn run() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Inspect(arguments) => inspect::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Load(arguments) => load::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Save(arguments) => save::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Synth(arguments) => synth::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Verify(arguments) => verify::run(&arguments),
     };
     match result {
         Ok(code) => code,

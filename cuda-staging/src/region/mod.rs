@@ -116,6 +116,12 @@ impl RegionMut {
     }
 }
 
+impl AsRef<RegionMut> for RegionMut {
+    fn as_ref(&self) -> &RegionMut {
+        self
+    }
+}
+
 impl fmt::Debug for RegionMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         describe("RegionMut", self.device(), self.address(), self.len, f)

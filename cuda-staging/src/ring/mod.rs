@@ -22,7 +22,7 @@ use cudarc::driver::CudaStream;
 use self::flight::{InFlight, Part};
 pub use self::flight::{SlotCopy, SlotFetch};
 use self::lane::Lane;
-pub use self::window::WindowRing;
+pub use self::window::{Window, WindowRing};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::limits::page_size;

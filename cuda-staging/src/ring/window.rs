@@ -1,8 +1,8 @@
-//! Copies out of window slots: device memory that someone else registered for direct reads, on its way to its place on the
-//! same device.
+//! Copies out of window slots and into them: device memory that someone else registered for direct reads and writes, on the way
+//! to or from its place on the same device.
 //!
 //! Unlike a [`Ring`](super::Ring), this does not own its slots, since a registration is not this crate's to know. It owns
-//! whatever carries a slot (`W`) only while copies out of it are in flight, and hands it back when they are over.
+//! whatever carries a slot (`W`) only while its copies are in flight, and hands it back when they are over.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -11,7 +11,7 @@ use std::mem;
 use std::time::Instant;
 
 use super::lane::Lane;
-use super::{DROP_WAIT_LIMIT, SlotCopy, WAIT_LIMIT};
+use super::{DROP_WAIT_LIMIT, SlotCopy, SlotFetch, WAIT_LIMIT};
 use crate::cuda;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -19,7 +19,16 @@ use crate::region::RegionMut;
 use crate::slot::CopyEvents;
 use crate::statistics::RingStatistics;
 
-/// Copies in flight out of windows, on a stream of their own.
+/// A window that copies may go into, and not only come from.
+///
+/// # Safety
+/// - The value is the only access to the region that [`AsRef::as_ref`] gives, which is the same every time.
+pub unsafe trait Window: AsRef<RegionMut> {}
+
+// SAFETY: a `RegionMut` is the only access to its bytes.
+unsafe impl Window for RegionMut {}
+
+/// Copies in flight out of windows or into them, on a stream of their own.
 ///
 /// Dropping it waits for what is in flight, for at most [`DROP_WAIT_LIMIT`].
 pub struct WindowRing<W> {
@@ -32,11 +41,51 @@ pub struct WindowRing<W> {
     device: Device,
 }
 
-/// A window and the regions it is copied to, owned until the copies are over.
+/// A window and the regions it is copied to or from, owned until the copies are over.
 struct Flight<W> {
     window: W,
-    copies: Vec<SlotCopy>,
+    parts: Parts,
     events: CopyEvents,
+}
+
+/// The regions at the other end of a window's copies.
+enum Parts {
+    Out(Vec<SlotCopy>),
+    In(Vec<SlotFetch>),
+}
+
+impl Parts {
+    /// Where each copy starts in the window, and its length, in bytes.
+    fn places(&self) -> Vec<(usize, u64)> {
+        match self {
+            Self::Out(copies) => copies.iter().map(|copy| (copy.slot_offset, copy.to.len())).collect(),
+            Self::In(fetches) => fetches.iter().map(|fetch| (fetch.slot_offset, fetch.from.len())).collect(),
+        }
+    }
+
+    fn devices(&self) -> Vec<&Device> {
+        match self {
+            Self::Out(copies) => copies.iter().map(|copy| copy.to.device()).collect(),
+            Self::In(fetches) => fetches.iter().map(|fetch| fetch.from.device()).collect(),
+        }
+    }
+
+    /// The copies that have bytes, as `(from, to, len)`, for a window at this address.
+    fn ranges(&self, window: u64) -> Vec<(u64, u64, usize)> {
+        let ranges: Vec<_> = match self {
+            Self::Out(copies) => copies
+                .iter()
+                .map(|copy| (window + copy.slot_offset as u64, copy.to.address(), copy.to.len() as usize))
+                .collect(),
+            Self::In(fetches) => fetches
+                .iter()
+                .map(|fetch| {
+                    (fetch.from.address(), window + fetch.slot_offset as u64, fetch.from.len() as usize)
+                })
+                .collect(),
+        };
+        ranges.into_iter().filter(|(_, _, len)| *len > 0).collect()
+    }
 }
 
 impl<W: AsRef<RegionMut>> WindowRing<W> {
@@ -70,20 +119,39 @@ impl<W: AsRef<RegionMut>> WindowRing<W> {
     /// [`Error::InvalidArgument`] where a copy reaches beyond the window or goes to another device; those of the driver. The
     /// window is dropped then, once no copy can still read it.
     pub fn launch(&mut self, window: W, copies: Vec<SlotCopy>) -> Result<()> {
-        self.check(window.as_ref(), &copies)?;
+        // SAFETY: the copies go to regions that the flight owns.
+        unsafe { self.start(window, Parts::Out(copies)) }
+    }
+
+    /// Copies from regions into the window, and returns before that is done; `slot_offset` counts from the window's start. The
+    /// window comes back from [`take_back`](Self::take_back), with the bytes in it.
+    ///
+    /// # Errors
+    /// As for [`launch`](Self::launch).
+    pub fn launch_fetch(&mut self, window: W, fetches: Vec<SlotFetch>) -> Result<()>
+    where
+        W: Window,
+    {
+        // SAFETY: the copies go to the window, which by its type is the only access to its bytes.
+        unsafe { self.start(window, Parts::In(fetches)) }
+    }
+
+    /// Enqueues the copies of a flight.
+    ///
+    /// # Safety
+    /// - What the copies write, the flight has the only access to.
+    unsafe fn start(&mut self, window: W, parts: Parts) -> Result<()> {
+        self.check(window.as_ref(), &parts)?;
         let events = match self.idle.pop() {
             Some(events) => events,
             None => self.lane.copy_events()?,
         };
-        let flight = Flight { window, copies, events };
-        let address = flight.window.as_ref().address();
-        let ranges = flight.copies.iter().filter(|copy| !copy.to.is_empty());
-        let ranges =
-            ranges.map(|copy| (address + copy.slot_offset as u64, copy.to.address(), copy.to.len() as usize));
+        let flight = Flight { window, parts, events };
+        let ranges = flight.parts.ranges(flight.window.as_ref().address());
         let enqueue = |stream: &cuda::Stream| {
-            // SAFETY: `check` found every range inside the window and its destination on this device. The flight owns both,
-            // and is kept until its copies are over, or leaked.
-            unsafe { stream.copy_within(ranges) }
+            // SAFETY: `check` found every range inside the window and its other end on this device. The flight owns both,
+            // and is kept until its copies are over, or leaked. Nothing else uses what they write: the caller's promise.
+            unsafe { stream.copy_within(ranges.into_iter()) }
         };
         match self.lane.between(&flight.events, enqueue) {
             Ok(()) => {
@@ -98,8 +166,8 @@ impl<W: AsRef<RegionMut>> WindowRing<W> {
         }
     }
 
-    /// The window whose copies were launched first, once they are over; `None` where nothing is in flight. The regions they
-    /// went to are dropped.
+    /// The window whose copies were launched first, once they are over; `None` where nothing is in flight. The regions at their
+    /// other end are dropped.
     ///
     /// # Errors
     /// [`Error::TimedOut`], and those of the driver.
@@ -109,9 +177,10 @@ impl<W: AsRef<RegionMut>> WindowRing<W> {
         let doing = format_args!("waiting for the copies of a window on {}", self.device.name());
         oldest.events.end.wait(WAIT_LIMIT, doing)?;
         self.statistics.waited += start.elapsed();
-        let Some(Flight { window, copies, events }) = self.in_flight.pop_front() else { return Ok(None) };
-        self.statistics.bytes_copied += copies.iter().map(|copy| copy.to.len()).sum::<u64>();
-        self.statistics.copies += copies.len() as u64;
+        let Some(Flight { window, parts, events }) = self.in_flight.pop_front() else { return Ok(None) };
+        let places = parts.places();
+        self.statistics.bytes_copied += places.iter().map(|(_, len)| len).sum::<u64>();
+        self.statistics.copies += places.len() as u64;
         self.statistics.intervals.push(self.lane.interval(&events)?);
         self.idle.push(events);
         Ok(Some(window))
@@ -130,20 +199,20 @@ impl<W: AsRef<RegionMut>> WindowRing<W> {
         unsafe { self.lane.wait_for(stream.cast()) }
     }
 
-    fn check(&self, window: &RegionMut, copies: &[SlotCopy]) -> Result<()> {
+    fn check(&self, window: &RegionMut, parts: &Parts) -> Result<()> {
         self.device.health()?;
-        for region in copies.iter().map(|copy| &copy.to).chain([window]) {
-            if !self.device.is_same(region.device()) {
-                let (theirs, ours) = (region.device(), &self.device);
-                return Err(Error::invalid(format!("a region of {theirs:?} for windows on {ours:?}")));
+        for device in parts.devices().into_iter().chain([window.device()]) {
+            if !self.device.is_same(device) {
+                return Err(Error::invalid(format!(
+                    "a region of {device:?} for windows on {:?}",
+                    self.device
+                )));
             }
         }
-        for SlotCopy { slot_offset, to } in copies {
-            if (*slot_offset as u64).checked_add(to.len()).is_none_or(|end| end > window.len()) {
-                let (len, size) = (to.len(), window.len());
-                return Err(Error::invalid(format!(
-                    "{len} bytes at {slot_offset} of a window of {size} bytes"
-                )));
+        for (offset, len) in parts.places() {
+            if (offset as u64).checked_add(len).is_none_or(|end| end > window.len()) {
+                let size = window.len();
+                return Err(Error::invalid(format!("{len} bytes at {offset} of a window of {size} bytes")));
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cuda_staging::{Device, RegionMut};
+use cuda_staging::{Device, RegionMut, Window};
 
 use super::driver::{Driver, Release};
 use super::error::{CuFileError, CuFileResult};
@@ -266,6 +266,9 @@ impl AsRef<RegionMut> for RegisteredBuffer {
         &self.region
     }
 }
+
+// SAFETY: a registered buffer has the only access to its region, and never changes it for another.
+unsafe impl Window for RegisteredBuffer {}
 
 impl fmt::Debug for RegisteredBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

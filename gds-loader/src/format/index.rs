@@ -156,7 +156,7 @@ impl Index {
 }
 
 /// What is wrong with `name` as the name of a shard, judged as text alone.
-fn shard_name_problem(name: &str) -> Option<&'static str> {
+pub(crate) fn shard_name_problem(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         return Some("is empty");
     }

@@ -15,6 +15,7 @@ mod json;
 pub mod shape;
 pub mod sniff;
 mod table;
+pub mod write;
 
 pub use dtype::Dtype;
 pub use fault::{FormatError, HeaderFault};
@@ -22,3 +23,4 @@ pub use header::{Header, HeaderLimits, TensorEntry};
 pub use index::{Index, IndexError};
 pub use shape::Shape;
 pub use sniff::FileKind;
+pub use write::{NewHeader, NewTensor, WriteFault};

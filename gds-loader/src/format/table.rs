@@ -14,7 +14,8 @@ use super::header::TensorEntry;
 use super::json::{self, Skip, Text};
 use super::shape::Shape;
 
-const METADATA: &str = "__metadata__";
+/// The key that is no tensor.
+pub(super) const METADATA: &str = "__metadata__";
 
 /// What the JSON says. Offsets are relative to the data and not yet checked against anything but each other's order.
 #[derive(Default)]

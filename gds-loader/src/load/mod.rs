@@ -15,12 +15,13 @@ use cuda_staging::{Device, DeviceSelector};
 
 use crate::error::{Error, Result};
 use crate::facts;
+use crate::manifest::{Check, Manifest, ManifestMode};
 use crate::model::Model;
 use crate::pipeline::{CallerStream, CancelToken, Measure, OnProgress, Progress};
 use crate::plan::{self, LayoutRule};
 use crate::policy::Backend;
 use crate::report::LoadReport;
-use crate::source::{Expected, Source};
+use crate::source::{Expected, Source, TensorRef};
 use crate::transport::Engine;
 
 pub use destination::Destination;
@@ -61,6 +62,7 @@ pub struct Loader {
     on_progress: Option<OnProgress>,
     cancel: CancelToken,
     after: Option<CallerStream>,
+    manifest: Option<(Arc<Manifest>, ManifestMode)>,
 }
 
 impl Loader {
@@ -187,6 +189,14 @@ impl Loader {
         self
     }
 
+    /// Holds what is loaded against `manifest`, and fails with [`Error::Manifest`] where anything differs: then nothing of the load is
+    /// visible, except what [`Loader::load_into`] wrote to the caller's memory. The report says what was proven.
+    #[must_use]
+    pub fn manifest(mut self, manifest: impl Into<Arc<Manifest>>, mode: ManifestMode) -> Self {
+        self.manifest = Some((manifest.into(), mode));
+        self
+    }
+
     /// Stops when `token` is cancelled, with [`Error::Cancelled`] and nothing of the load visible.
     #[must_use]
     pub fn cancel(mut self, token: CancelToken) -> Self {
@@ -231,6 +241,8 @@ impl Loader {
         let mut clock = Clock::start();
         let source = Source::open(path)?;
         let chosen = select::choose(&source, &self.expected, self.selection.as_ref())?;
+        let whole = measure.reads() && measure.copies();
+        let check = if whole { self.check(&source, &chosen)? } else { None };
         clock.lap(|stages| &mut stages.parse_s);
         let device = self.chosen_device()?;
         self.check_stream(&device)?;
@@ -246,7 +258,9 @@ impl Loader {
         let layout = plan::lay_out(&wanted, rule);
         let space = Space::of_one(device.allocate(layout.len, base)?);
         let offsets = &layout.offsets;
-        let job = Job { wanted: &wanted, offsets, gather: true, device: &device, loader: self, measure };
+        let check = check.as_ref();
+        let job =
+            Job { wanted: &wanted, offsets, gather: true, device: &device, loader: self, measure, check };
         let loaded = session.run(&job, space)?;
         Ok((device, loaded, layout.offsets))
     }
@@ -268,6 +282,7 @@ impl Loader {
         let mut clock = Clock::start();
         let source = Source::open(path)?;
         let (chosen, regions) = select::match_destinations(&source, &self.expected, destinations)?;
+        let check = self.check(&source, &chosen)?;
         clock.lap(|stages| &mut stages.parse_s);
         let device = match (regions.first(), &self.device) {
             (Some(region), Some(chosen)) if region.device().info() != chosen.info() => {
@@ -285,9 +300,17 @@ impl Loader {
         let wanted = session.wanted();
         let space = Space::of_many(regions, session.congruence());
         let offsets = space.offsets();
-        let (gather, measure) = (false, Measure::Pipelined);
-        let job = Job { wanted: &wanted, offsets: &offsets, gather, device: &device, loader: self, measure };
+        let (gather, measure, check) = (false, Measure::Pipelined, check.as_ref());
+        let job =
+            Job { wanted: &wanted, offsets: &offsets, gather, device: &device, loader: self, measure, check };
         Ok(session.run(&job, space)?.report)
+    }
+
+    fn check(&self, source: &Source, chosen: &[TensorRef]) -> Result<Option<Check>> {
+        let prepare = |(manifest, mode): &(Arc<Manifest>, ManifestMode)| {
+            Check::prepare(manifest, *mode, source, chosen)
+        };
+        self.manifest.as_ref().map(prepare).transpose()
     }
 
     fn chosen_device(&self) -> Result<Device> {

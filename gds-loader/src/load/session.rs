@@ -16,6 +16,7 @@ use super::options::{Reads, Settled};
 use crate::error::{Error, Result};
 use crate::facts::{self, FileFacts, Places, Root, available_memory};
 use crate::format::Header;
+use crate::manifest::{Check, Segment, Sums};
 use crate::pipeline::{self, Measure, Tally, Touching, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
 use crate::policy::{
@@ -81,6 +82,8 @@ pub(crate) struct Job<'a> {
     pub(crate) loader: &'a Loader,
     /// How much of it is done.
     pub(crate) measure: Measure,
+    /// What it is held against.
+    pub(crate) check: Option<&'a Check>,
 }
 
 /// What a load leaves.
@@ -211,6 +214,7 @@ impl Session {
         };
         let (workers, ring) = settled.workers(&plan, windows.len());
         let window_bytes = windows.iter().map(RegisteredBuffer::len).sum();
+        let sums = job.check.filter(|check| check.watches()).map(|_| Sums::new(segments(job.wanted)));
         let work = Work {
             plan: &plan,
             routes: &self.routes,
@@ -224,6 +228,7 @@ impl Session {
             after: job.loader.after,
             measure: job.measure,
             touching: self.touching(job, toucher, plan.bytes, workers, cores),
+            sums: sums.as_ref(),
         };
         if compat && let Some(stream) = job.loader.after {
             pipeline::wait_for_caller(job.device, stream)?;
@@ -242,8 +247,11 @@ impl Session {
         let regions = carved.reunite()?;
         job.device.health()?;
         self.routes.par_iter_mut().for_each(Route::leave_page_cache);
+        let verify =
+            |check: &Check| check.judge(&self.path, sums.as_ref(), job.device, || regions_of(job, &regions));
+        let verified = job.check.map(verify).transpose()?;
         let time = self.clock.start.elapsed();
-        let report = LoadReport { gds, engine, ..self.report(job, &plan, &tally, time) };
+        let report = LoadReport { gds, engine, verified, ..self.report(job, &plan, &tally, time) };
         let Self { headers, metadata, chosen, routes, .. } = self;
         let fallbacks = routes.into_iter().flat_map(Route::into_fallbacks).collect();
         Ok(Loaded { headers, metadata, chosen, regions, report: LoadReport { fallbacks, ..report } })
@@ -389,6 +397,7 @@ impl Session {
             tensors_not_indexed: self.not_indexed,
             engine: None,
             gds: None,
+            verified: None,
             digests: None,
         }
     }
@@ -400,6 +409,24 @@ impl Session {
 fn start_of_this_process() -> f64 {
     const GOLDEN: f64 = 0.618_033_988_749_894_9;
     (f64::from(std::process::id()) * GOLDEN).fract()
+}
+
+/// The bytes of each tensor that is loaded.
+fn segments(wanted: &[Wanted]) -> Vec<Segment> {
+    let segment = |&Wanted { file, offset, len, .. }: &Wanted| Segment { file, offset, len };
+    wanted.iter().map(segment).collect()
+}
+
+/// Where each tensor is: in the one region of a load to memory of our own, in its own of the caller's else.
+fn regions_of(job: &Job<'_>, regions: &[Region]) -> Result<Vec<Region>> {
+    match regions {
+        [whole] if job.gather => {
+            let places = job.wanted.iter().zip(job.offsets);
+            let regions = places.map(|(tensor, &at)| whole.slice(at..at + tensor.len));
+            Ok(regions.collect::<Result<_, _>>()?)
+        }
+        each => Ok(each.to_vec()),
+    }
 }
 
 /// Deals window slots to workers, as evenly as they go.

@@ -22,6 +22,7 @@ use cuda_staging::{Device, FilledSlot, RegionMut, RingOptions, SlotCopy};
 
 use crate::cufile::Driver;
 use crate::error::{Error, Result};
+use crate::manifest::Sums;
 use crate::plan::{Landing, Piece, Plan, Scatter};
 use crate::policy::Route;
 use crate::report::PathBytes;
@@ -93,6 +94,8 @@ pub(crate) struct Work<'a> {
     pub(crate) measure: Measure,
     /// Who touches the destination ahead of the reads.
     pub(crate) touching: Option<Touching>,
+    /// Takes the checksums of bytes as they pass, where these are wanted.
+    pub(crate) sums: Option<&'a Sums>,
 }
 
 /// What the workers did, added up.
@@ -432,6 +435,9 @@ fn launch(
     tally: &mut Tally,
 ) -> Result<()> {
     let stretches = work.plan.scatter_of(piece);
+    if let Some(sums) = work.sums {
+        add_to(sums, piece, stretches, &parts, &landed);
+    }
     match landed {
         Landed::InPlace => Ok(()),
         landed if !work.measure.copies() => lanes.release(landed, tally),
@@ -451,6 +457,26 @@ fn launch(
             };
             lanes.launch_window(window, scatter(stretches, parts))
         }
+    }
+}
+
+/// Adds a piece's bytes, where they are in host memory: not those in a window or read straight into a GPU.
+fn add_to(sums: &Sums, piece: &Piece, stretches: &[Scatter], parts: &[RegionMut], landed: &Landed) {
+    let add = |stretch: &Scatter, bytes: &[u8]| {
+        sums.add(piece.file, piece.extent.start + stretch.offset, bytes);
+    };
+    match landed {
+        Landed::InPlace => {
+            let places = stretches.iter().zip(parts);
+            places.for_each(|(stretch, part)| {
+                part.host_bytes().into_iter().for_each(|bytes| add(stretch, bytes))
+            });
+        }
+        Landed::Slot(filled) => stretches.iter().for_each(|stretch| {
+            let (start, len) = (stretch.offset as usize, stretch.len as usize);
+            add(stretch, &filled.bytes()[start..start + len]);
+        }),
+        Landed::Window(_) => {}
     }
 }
 

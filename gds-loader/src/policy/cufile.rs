@@ -89,7 +89,7 @@ impl CuFilePaths {
 }
 
 /// Level of statistics that counts how each GPU's reads were served. It acts only before opening.
-const EACH_GPU: usize = 3;
+pub(super) const EACH_GPU: usize = 3;
 
 /// Opens the driver so that it counts how reads are served; without counting where the library is too old for that.
 fn open_counting(device: &Device, mode: Mode) -> CuFileResult<Driver> {

@@ -10,6 +10,7 @@ mod presence;
 mod route;
 mod runs;
 mod tuning;
+mod writing;
 
 use std::io;
 use std::str::FromStr;
@@ -25,6 +26,7 @@ pub(crate) use page_cache::Memory;
 pub(crate) use prefetch::Prefetch;
 pub(crate) use route::{Route, Terms};
 pub(crate) use tuning::ReadTuning;
+pub(crate) use writing::{WRITABLE, WriteProof, host_order, may_move_on, writing_order};
 
 /// Which path a load takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

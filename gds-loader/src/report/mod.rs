@@ -12,6 +12,7 @@ use cuda_staging::Device;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::facts::Residency;
+use crate::manifest::Verified;
 use crate::transport::PathKind;
 
 pub use choice::Choice;
@@ -64,6 +65,9 @@ pub struct LoadReport {
     pub gds: Option<GdsReport>,
     /// Tensors of the files that the index gives to another shard, or to none.
     pub tensors_not_indexed: usize,
+    /// What was as the manifest said; absent where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified: Option<Verified>,
     /// SHA-256 of every tensor's bytes as read back from the device, in hex; absent where not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<BTreeMap<String, String>>,

@@ -25,7 +25,8 @@ pub use expect::Expected;
 pub use resolve::Origin;
 
 use crate::format::{Header, HeaderLimits, TensorEntry};
-use resolve::Resolved;
+pub(crate) use open::open_regular;
+pub(crate) use resolve::{Resolved, resolve};
 
 /// One file of a source, open for reading.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl Source {
     /// As [`Source::open`].
     pub fn open_with(path: impl AsRef<Path>, limits: &HeaderLimits) -> Result<Source, SourceError> {
         let path = path.as_ref();
-        let Resolved { origin, files, index } = resolve::resolve(path, limits)?;
+        let Resolved { origin, files, index } = resolve(path, limits)?;
         let shards = open_shards(path, &origin, files, limits)?;
         let (tensors, unindexed, names) = match &index {
             None => {

@@ -14,7 +14,7 @@ use super::error::SourceError;
 ///
 /// What is no regular file is not opened where that can be avoided, since opening a device may act on it, and never blocks,
 /// as opening a pipe without a writer would.
-pub(super) fn open_regular(path: &Path) -> Result<File, SourceError> {
+pub(crate) fn open_regular(path: &Path) -> Result<File, SourceError> {
     refuse_other(path, path.metadata().map_err(|error| why(path, "look at it", error))?.file_type())?;
     let file = OpenOptions::new()
         .read(true)

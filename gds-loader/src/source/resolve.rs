@@ -35,17 +35,17 @@ impl fmt::Display for Origin {
 
 /// The files that a path means.
 #[derive(Debug)]
-pub(super) struct Resolved {
-    pub(super) origin: Origin,
-    pub(super) files: Vec<PathBuf>,
-    pub(super) index: Option<Index>,
+pub(crate) struct Resolved {
+    pub(crate) origin: Origin,
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) index: Option<Index>,
 }
 
 /// Finds out which files `path` means, reading no file but an index and a reference of the Hugging Face cache.
 ///
 /// Links are followed but names are judged as given: the entries of a Hugging Face snapshot are links to files without a
 /// telling name.
-pub(super) fn resolve(path: &Path, limits: &HeaderLimits) -> Result<Resolved, SourceError> {
+pub(crate) fn resolve(path: &Path, limits: &HeaderLimits) -> Result<Resolved, SourceError> {
     let metadata = path.metadata().map_err(|error| why(path, "look at it", error))?;
     if metadata.is_dir() {
         folder(path, limits)

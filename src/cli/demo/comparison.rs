@@ -38,7 +38,7 @@ pub(super) fn print(out: &mut Output, tour: &Tour) -> anyhow::Result<()> {
     for (load, note) in tour.loads.iter().zip(notes) {
         let report = &load.report;
         let mut row = vec![
-            describe::paths(report),
+            describe::paths(&report.paths),
             describe::device(&report.device),
             load.cache.clone(),
             sizes::seconds(report.seconds),

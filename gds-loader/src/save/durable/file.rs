@@ -1,0 +1,103 @@
+//! Publishing one file.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::clean;
+use super::error::PublishError;
+use super::folder::{Folder, FolderSyncs, Named};
+use super::standing::Standing;
+use super::system::{Kernel, Stat, System};
+use super::target::{Target, index_beside, resolve};
+use super::temp::{LONGEST_NAME, TempFile};
+use super::{Durability, Publication, Synced};
+
+impl Durability {
+    /// Makes these bytes the file at `path`: what was there is replaced in one step, or still there.
+    pub(crate) fn publish(self, path: &Path, bytes: &[u8]) -> Result<Synced, PublishError> {
+        let target = Target::File(path.to_path_buf());
+        let mut publication = Publication::begin(Arc::new(Kernel), target, self)?;
+        let file = publication.create(0, bytes.len() as u64)?;
+        file.write_all_at(bytes, 0)?;
+        publication.commit(&|_| Vec::new())
+    }
+}
+
+/// A file to be replaced, or to be new.
+#[derive(Debug)]
+pub(super) struct FileGoal {
+    pub(super) name: OsString,
+    /// The file that is there, whose mode and owner the new one gets.
+    pub(super) like: Option<Stat>,
+}
+
+impl FileGoal {
+    pub(super) fn look(
+        system: Arc<dyn System>,
+        path: &Path,
+        durability: Durability,
+    ) -> Result<(Arc<Folder>, Self), PublishError> {
+        let (above, name) = resolve(path)?;
+        let folder = Folder::open(system, &above)
+            .map_err(|error| PublishError::io(&above, "open the folder", None, error))?;
+        if durability == Durability::Full {
+            folder.sync_above()?;
+        }
+        let folder = Arc::new(folder);
+        // Where another save keeps the folder to itself, or something cannot be read, the next one cleans.
+        if let Ok(lock) = folder.lock()
+            && let Ok(Standing { mut named, .. }) = Standing::read(&folder, "")
+        {
+            // The file that is going to be replaced is no shard.
+            named.extend(name.to_str().map(str::to_owned));
+            clean::dead_temps(&folder, &named);
+            drop(lock);
+        }
+        let like = folder.replaceable(&name)?;
+        if let Some(index) = index_beside(&name)
+            // A name that is too long for an index has none.
+            && index.len() <= LONGEST_NAME
+            && folder.stat(index.as_ref())?.is_some()
+        {
+            return Err(PublishError::Indexed { path: path.to_owned(), index });
+        }
+        Ok((folder, Self { name, like }))
+    }
+
+    pub(super) fn commit(
+        self,
+        folder: &Arc<Folder>,
+        temps: Vec<(TempFile, Named)>,
+        durability: Durability,
+    ) -> Result<Synced, PublishError> {
+        let start = Instant::now();
+        let path = folder.path.join(&self.name);
+        let full = durability == Durability::Full;
+        let mut syncs = FolderSyncs { folder, full, count: 0 };
+        for (file, mut named) in temps {
+            file.finish(self.like.as_ref())?;
+            if full {
+                file.sync()?;
+            }
+            file.flush()?;
+            folder.check_in_place()?;
+            if !folder.is(&named.name, file.identity()) {
+                return Err(PublishError::Taken { path: file.path() });
+            }
+            folder.rename(&named.name, &self.name, file.identity())?;
+            named.keep();
+            syncs.try_sync().map_err(|source| PublishError::Unsynced { path: path.clone(), source })?;
+        }
+        Ok(Synced {
+            durability,
+            files: vec![path],
+            files_synced: usize::from(full),
+            folder_synced: syncs.count,
+            seconds: start.elapsed().as_secs_f64(),
+            removed: Vec::new(),
+            left: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! What the folder of a set means before the save.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::io;
+
+use super::error::PublishError;
+use super::folder::Folder;
+use super::system::{Kind, Stat};
+use super::target::{INDEX, WEIGHTS, single_file, unique};
+use super::temp::{token, told_by};
+use crate::format::{HeaderLimits, Index};
+use crate::source::Source;
+
+/// The indexes of a folder and what they name.
+#[derive(Debug)]
+pub(super) struct Standing {
+    /// Every file that an index of the folder names.
+    pub(super) named: HashSet<String>,
+    /// Files in the folder itself that the index to be replaced names and no other does; none where an index cannot be read.
+    pub(super) replaced: Vec<String>,
+    /// Whether there is an index at all.
+    pub(super) indexed: bool,
+}
+
+impl Standing {
+    /// Reads every index in the folder; `index` is the one that will be replaced.
+    pub(super) fn read(folder: &Folder, index: &str) -> Result<Self, PublishError> {
+        let most = HeaderLimits::default().effective();
+        let (mut named, mut replaced) = (HashSet::new(), Vec::new());
+        let mut elsewhere = HashSet::new();
+        let (mut indexed, mut certain) = (false, true);
+        for name in folder.list()? {
+            let Some(name) = name.to_str().filter(|name| !name.starts_with('.') && name.ends_with(INDEX))
+            else {
+                continue;
+            };
+            let text = match folder.read(name.as_ref(), most) {
+                Ok(text) => Some(text),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // Not knowing what it names, this save could not remove that later.
+                Err(error) if name == index => return Err(folder.error(name.as_ref(), "read it", error)),
+                Err(_) => None,
+            };
+            indexed = true;
+            let Some(parsed) = text.and_then(|text| Index::parse(&text).ok()) else {
+                certain = false;
+                continue;
+            };
+            let files = parsed.files().iter().map(|file| file.to_string());
+            if name == index {
+                replaced = files.clone().filter(|file| !file.contains('/')).collect();
+            } else {
+                elsewhere.extend(files.clone());
+            }
+            named.extend(files);
+        }
+        replaced.retain(|file| certain && !elsewhere.contains(file));
+        Ok(Self { named, replaced, indexed })
+    }
+
+    /// The first file that will be replaced, whose mode and owner the new ones get.
+    pub(super) fn like(&self, folder: &Folder, index: &str) -> Result<Option<Stat>, PublishError> {
+        let single = (!self.indexed).then(|| single_file(index).to_owned());
+        for name in self.replaced.iter().chain(&single) {
+            match folder.stat(name.as_ref())? {
+                Some(stat) if stat.kind == Kind::Regular => return Ok(Some(stat)),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Refuses a folder in which files that are no part of what is replaced have a meaning of their own, because no index says
+    /// otherwise. What a dead save left is none of these.
+    pub(super) fn refuse_others(&self, folder: &Folder, index: &str) -> Result<(), PublishError> {
+        if self.indexed {
+            return Ok(());
+        }
+        let names = folder.list()?;
+        let mut temps: HashMap<String, Vec<&OsString>> = HashMap::new();
+        for temp in &names {
+            for name in told_by(temp).map(|told| told.names()).unwrap_or_default() {
+                temps.entry(name).or_default().push(temp);
+            }
+        }
+        let mut files = Vec::new();
+        for name in &names {
+            let Some(text) = name.to_str() else { continue };
+            if text.starts_with('.') || !text.ends_with(WEIGHTS) || text == single_file(index) {
+                continue;
+            }
+            let Some(stat) = folder.stat(name)? else { continue };
+            let left =
+                temps.get(text).is_some_and(|temps| temps.iter().any(|temp| folder.is(temp, stat.identity)));
+            if !left {
+                files.push(text.to_owned());
+            }
+        }
+        files.sort_unstable();
+        let folder = folder.path.clone();
+        if files.is_empty() { Ok(()) } else { Err(PublishError::OtherWeights { folder, files }) }
+    }
+
+    /// `wanted`, or names unique to the save of this number where one of them is taken.
+    pub(super) fn free_names(
+        &self,
+        folder: &Folder,
+        wanted: &[String],
+        mut number: u64,
+    ) -> Result<Vec<String>, PublishError> {
+        let mut names = wanted.to_vec();
+        while !self.are_free(folder, &names)? {
+            names = wanted.iter().map(|name| unique(name, number)).collect();
+            // Where even these are taken, by another's will.
+            number = token();
+        }
+        Ok(names)
+    }
+
+    fn are_free(&self, folder: &Folder, names: &[String]) -> Result<bool, PublishError> {
+        for name in names {
+            if self.named.contains(name) || folder.stat(name.as_ref())?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What a folder without an index means, as the text of an index, with the files it names; nothing where it means nothing.
+pub(super) fn meaning(folder: &Folder) -> Option<(Vec<u8>, Vec<String>)> {
+    let source = Source::open(&folder.path).ok()?;
+    let mut files = Vec::new();
+    let mut map = serde_json::Map::new();
+    for (shard, entry) in source.iter() {
+        let file = shard.path.file_name()?.to_str()?;
+        map.insert(entry.name.to_string(), file.into());
+        if files.last().is_none_or(|last| last != file) {
+            files.push(file.to_owned());
+        }
+    }
+    let metadata = serde_json::json!({ "total_size": source.bytes() });
+    let index = serde_json::json!({ "metadata": metadata, "weight_map": map });
+    (!files.is_empty()).then(|| (index.to_string().into_bytes(), files))
+}
