@@ -36,8 +36,9 @@ pub(super) struct Folder {
 
 impl Folder {
     pub(super) fn open(system: Arc<dyn System>, path: &Path) -> io::Result<Self> {
-        // The folder of a bare name.
+        // The folder of a bare name. Absolute, since another thread may change the working directory.
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let path = &std::path::absolute(path)?;
         let fd = uninterrupted(|| system.open_folder(path))?;
         let identity = uninterrupted(|| system.stat_open(fd.as_fd()))?.identity;
         Ok(Self { system, path: path.to_owned(), fd, identity })

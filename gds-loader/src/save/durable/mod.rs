@@ -135,7 +135,7 @@ impl Publication {
             Goal::Set(goal) => (goal.shards[index].as_ref(), goal.like.as_ref()),
         };
         // What others may read is settled when it is complete.
-        let mode = like.map_or(0o666, |like| like.mode & 0o600);
+        let mode = if like.is_some() { 0o600 } else { 0o666 };
         let (file, named) = TempFile::create(&self.folder, name, self.token, mode, len)?;
         self.temps[index] = Some((file.clone(), named));
         Ok(file)

@@ -157,7 +157,7 @@ impl SetGoal {
         text: &[u8],
         full: bool,
     ) -> Result<(TempFile, Named), PublishError> {
-        let mode = self.like_index.as_ref().map_or(0o666, |like| like.mode & 0o600);
+        let mode = if self.like_index.is_some() { 0o600 } else { 0o666 };
         let (file, named) = TempFile::create(folder, self.index.as_ref(), token, mode, text.len() as u64)?;
         file.write_all_at(text, 0)?;
         file.finish(self.like_index.as_ref())?;

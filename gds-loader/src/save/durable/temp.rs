@@ -2,6 +2,7 @@
 //!
 //! A file becomes visible as a checkpoint only under its final name; until then it is `.NAME.gds-tmp-0123456789abcdef` in the same
 //! folder, locked by the saver that writes it. Its lock ends with the saver, however that ends; so one that can be locked is dead.
+//! A child that a saver forked shares its locks until it runs another program or ends; what they left is removed a save later.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
