@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Instant;
 
-use cuda_staging::{Device, RingOptions, SlotCopy, limits};
+use cuda_staging::{Device, RegionMut, Ring, RingOptions, SlotCopy, limits};
 use memmap2::MmapMut;
 
 use super::judge::Copies;
@@ -73,15 +73,14 @@ const LINK_COPY: usize = 16 << 20;
 /// Slots whose copies follow each other.
 const LINK_SLOTS: usize = 4;
 
-/// Copies `bytes` from pinned memory to `device`, back to back.
+/// Copies `bytes` from pinned memory to `device`, back to back, twice: the second time counts, when nothing is touched for the first
+/// time any more.
 ///
 /// # Errors
 /// Those of the device.
 pub fn pinned_copies(device: &Device, bytes: u64) -> Result<Copies> {
-    let region = device.allocate(bytes, 1)?;
     let ranges: Vec<_> =
         (0..bytes).step_by(LINK_COPY).map(|start| start..bytes.min(start + LINK_COPY as u64)).collect();
-    let (_carved, parts) = region.carve(&ranges)?;
     let mut ring = device.ring(RingOptions { slots: LINK_SLOTS, slot_size: LINK_COPY })?;
     // Written once: memory that never was is one page of zeros, which would be copied from the processor's cache.
     let mut filled = Vec::new();
@@ -93,15 +92,22 @@ pub fn pinned_copies(device: &Device, bytes: u64) -> Result<Copies> {
         filled.push(ring.take()?.fill(ones).map_err(|(_, error)| error)?);
     }
     filled.into_iter().for_each(|slot| ring.put_back(slot.release()));
-    let count = parts.len() as u64;
+    let (carved, parts) = device.allocate(bytes, 1)?.carve(&ranges)?;
+    copy_to(&mut ring, parts)?;
+    let lost = |_| Error::Worker { reason: "device memory of a finished copy did not come back".into() };
+    let (_carved, parts) = carved.reunite().map_err(lost)?.carve(&ranges)?;
     let start = Instant::now();
+    copy_to(&mut ring, parts)?;
+    Ok(Copies::new(ranges.len() as u64, bytes, start.elapsed().as_secs_f64()))
+}
+
+fn copy_to(ring: &mut Ring, parts: Vec<RegionMut>) -> Result<()> {
     for part in parts {
         let all = |slot: &mut [u8]| Ok::<usize, Error>(slot.len());
         let slot = ring.take()?.fill(all).map_err(|(_, error)| error)?;
         ring.launch(slot, vec![SlotCopy { slot_offset: 0, to: part }])?;
     }
-    ring.drain()?;
-    Ok(Copies::new(count, bytes, start.elapsed().as_secs_f64()))
+    Ok(ring.drain()?)
 }
 
 #[cfg(test)]

@@ -233,7 +233,8 @@ fn measure(
 fn conclude(report: &mut Report, to_gpu: bool, asked_for: &[PathKind]) {
     for row in &mut report.rows {
         if row.case.measure != Measure::CopyAlone && row.case.measure != Measure::CopyPerTensor {
-            row.bind(&report.limits, to_gpu);
+            // What is only read does not pass by the link.
+            row.bind(&report.limits, to_gpu && row.case.measure != Measure::ReadAlone);
             row.doubt(&report.subject, &report.machine, &report.limits);
         }
     }

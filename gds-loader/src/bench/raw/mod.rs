@@ -445,6 +445,31 @@ mod tests {
     }
 
     #[test]
+    fn files_that_shrink_are_an_error_and_no_endless_wait() {
+        let (_folder, paths) = files(&[1 << 20, 1 << 20]);
+        for engine in [Engine::Threads, Engine::Auto] {
+            let options = RawOptions {
+                path: PathKind::Buffered,
+                engine,
+                block_size: 4096,
+                depth: 8,
+                ..RawOptions::new(Device::cpu())
+            };
+            let mut opened: Vec<Opened> = paths.iter().map(|path| open(path, &options).unwrap()).collect();
+            opened.iter_mut().for_each(|opened| opened.len += 1 << 16);
+            let lens = opened.iter().map(|opened| opened.len).collect();
+            let blocks = Blocks::new(lens, options.block_size, options.pattern, None);
+            let (engine, _) = choose(&opened, &options).unwrap();
+            let mut readers = vec![match engine {
+                Engine::IoUring => uring::Uring::reader(&opened, &options, options.depth).unwrap(),
+                _ => threads::Thread::reader(&opened, &options).unwrap(),
+            }];
+            let error = all(&mut readers, &blocks).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidData, "{engine}: {error}");
+        }
+    }
+
+    #[test]
     fn time_ends_it() {
         let (_folder, paths) = files(&[1 << 20]);
         let options = RawOptions {

@@ -67,40 +67,50 @@ impl<'a> Uring<'a> {
         Ok(())
     }
 
-    /// Takes what has ended; gives the free places back.
+    /// Takes all that has ended, and gives the free places back. The first failure is told after that: what is taken from the queue is
+    /// in it no more, so that nobody could wait for it later.
     fn complete(&mut self, done: &mut Done, free: &mut Vec<usize>) -> Result<()> {
         let ended: Vec<(u64, i32)> =
             self.queue.completion().map(|entry| (entry.user_data(), entry.result())).collect();
         let now = Instant::now();
+        let mut outcome = Ok(());
         for (place, result) in ended {
             let place = place as usize;
-            let Some(Flight { slot, block, start }) = self.flying.get_mut(place).and_then(Option::take)
-            else {
-                return Err(Error::Worker { reason: "io_uring ended a read that nobody asked for".into() });
-            };
-            free.push(place);
-            let file = &self.files[block.file];
-            let got = match result {
-                0.. => result as u64,
-                // Asked again below, where the kernel's word is final.
-                _ if [libc::EINTR, libc::EAGAIN].contains(&-result) => 0,
-                _ => {
-                    // SAFETY: the read has ended.
-                    self.sink.put_back(unsafe { slot.complete(0) }.release());
-                    let cause = io::Error::from_raw_os_error(-result).into();
-                    return Err(file.failed(self.by, block.offset, block.len, Some(cause)));
+            let landed = match self.flying.get_mut(place).and_then(Option::take) {
+                Some(flight) => {
+                    free.push(place);
+                    self.land(flight, result, now, done)
                 }
+                None => Err(Error::Worker { reason: "io_uring ended a read that nobody asked for".into() }),
             };
-            // SAFETY: the read has ended; it wrote no more than `got` bytes, and what it did not write was initialised before.
-            let mut filled = unsafe { slot.complete(got.min(block.len) as usize) };
-            if got < block.len {
-                rest(file, self.by, filled.bytes_mut(), block, got)?;
-            }
-            let time = if got < block.len { start.elapsed() } else { now - start };
-            done.read(block.len, time);
-            self.sink.accept(filled, block.len)?;
+            outcome = outcome.and(landed);
         }
-        Ok(())
+        outcome
+    }
+
+    /// A read has ended with `result`.
+    fn land(&mut self, flight: Flight, result: i32, now: Instant, done: &mut Done) -> Result<()> {
+        let Flight { slot, block, start } = flight;
+        let file = &self.files[block.file];
+        let got = match result {
+            0.. => result as u64,
+            // Asked again below, where the kernel's word is final.
+            _ if [libc::EINTR, libc::EAGAIN].contains(&-result) => 0,
+            _ => {
+                // SAFETY: the read has ended.
+                self.sink.put_back(unsafe { slot.complete(0) }.release());
+                let cause = io::Error::from_raw_os_error(-result).into();
+                return Err(file.failed(self.by, block.offset, block.len, Some(cause)));
+            }
+        };
+        // SAFETY: the read has ended; it wrote no more than `got` bytes, and what it did not write was initialised before.
+        let mut filled = unsafe { slot.complete(got.min(block.len) as usize) };
+        if got < block.len {
+            rest(file, self.by, filled.bytes_mut(), block, got)?;
+        }
+        let time = if got < block.len { start.elapsed() } else { now - start };
+        done.read(block.len, time);
+        self.sink.accept(filled, block.len)
     }
 
     /// Waits for everything the kernel still has, so that no slot need be leaked.
