@@ -309,6 +309,7 @@ fn is_there(file: &File, offset: u64) -> io::Result<bool> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one stretch is a legal answer")]
 mod tests {
     use super::*;
     use std::io::Write as _;
