@@ -76,7 +76,7 @@ pub(crate) fn common(one: &[Range<u64>], other: &[Range<u64>]) -> Vec<Range<u64>
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "one stretch is a legal answer")]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges, of which some have one")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -96,7 +96,7 @@ impl ReadTuning {
         let mut sources: Vec<(StorageDevice, FileSystem, f64)> = Vec::new();
         let mut add = |storage: StorageDevice, file_system: FileSystem, bytes: f64| match sources
             .iter_mut()
-            .find(|(known, on, _)| (known, on) == (&storage, &file_system))
+            .find(|(known, on, _)| *known == storage && *on == file_system)
         {
             Some((_, _, sum)) => *sum += bytes,
             None => sources.push((storage, file_system, bytes)),
