@@ -28,9 +28,12 @@ fn set(folder: &Path) -> PathBuf {
     folder.to_path_buf()
 }
 
-/// Where the parts of the small set are: file, tensor, range.
-fn parts(folder: &Path) -> BTreeMap<String, Vec<(Option<String>, std::ops::Range<usize>)>> {
-    let mut parts: BTreeMap<String, Vec<_>> = BTreeMap::new();
+/// A tensor, or none for the header, and where its bytes are.
+type Part = (Option<String>, std::ops::Range<usize>);
+
+/// The parts of each file of the small set.
+fn parts(folder: &Path) -> BTreeMap<String, Vec<Part>> {
+    let mut parts: BTreeMap<String, Vec<Part>> = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let (name, bytes) =
