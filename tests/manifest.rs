@@ -28,10 +28,10 @@ fn set(folder: &Path) -> PathBuf {
     folder.to_path_buf()
 }
 
-/// Part of a file: a tensor, or what is none.
+/// A tensor, or none for the header, and where its bytes are.
 type Part = (Option<String>, std::ops::Range<usize>);
 
-/// Where the parts of the small set are, by file.
+/// The parts of each file of the small set.
 fn parts(folder: &Path) -> BTreeMap<String, Vec<Part>> {
     let mut parts: BTreeMap<String, Vec<Part>> = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -1,10 +1,11 @@
 //! The worker that keeps many reads in flight, instead of waiting for each: one loop for every engine that can.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use cuda_staging::RegionMut;
 
-use super::{Landed, Lanes, Shared, Tally, Work, count, launch, move_piece, read_piece};
+use super::{Landed, Lanes, Shared, Tally, Work, add_to_sums, count, launch, move_piece, read_piece};
 use crate::error::{Error, Result};
 use crate::plan::{Landing, Piece};
 use crate::transport::{ReadFailure, Transport};
@@ -62,6 +63,8 @@ pub(super) fn move_pieces(
 ) -> Result<()> {
     // The keys of reads are places here.
     let mut reads: Vec<Option<Read<'_>>> = Vec::new();
+    // What landed in its place and whose checksum can wait until there are reads in flight to hide behind.
+    let mut unsummed: VecDeque<(&Piece, Vec<RegionMut>)> = VecDeque::new();
     let (mut next, mut dealt_out) = (None, false);
     loop {
         if work.cancel.is_cancelled() {
@@ -73,10 +76,13 @@ pub(super) fn move_pieces(
             dealt_out = next.is_none();
         }
         let Some((piece, parts)) = next.take() else {
+            if sum_one(work, &mut unsummed) {
+                continue;
+            }
             if engine.in_flight() == 0 {
                 return Ok(());
             }
-            end_some(work, shared, lanes, engine, tally, &mut reads)?;
+            end_some(work, shared, lanes, engine, tally, &mut reads, &mut unsummed)?;
             continue;
         };
         let route = &work.routes[piece.file as usize];
@@ -92,7 +98,7 @@ pub(super) fn move_pieces(
                     None => reads.push(Some(read)),
                 }
                 if let Some(ended) = ended {
-                    end(work, shared, lanes, tally, &mut reads, ended)?;
+                    end(work, shared, lanes, tally, &mut reads, &mut unsummed, ended)?;
                 }
                 continue;
             }
@@ -103,30 +109,41 @@ pub(super) fn move_pieces(
         }
         // No room for it yet.
         next = Some((piece, parts));
-        end_some(work, shared, lanes, engine, tally, &mut reads)?;
+        if !sum_one(work, &mut unsummed) {
+            end_some(work, shared, lanes, engine, tally, &mut reads, &mut unsummed)?;
+        }
     }
 }
 
+/// Takes the checksum of a piece that waits for it; false where none does.
+fn sum_one(work: &Work<'_>, unsummed: &mut VecDeque<(&Piece, Vec<RegionMut>)>) -> bool {
+    let Some((piece, parts)) = unsummed.pop_front() else { return false };
+    add_to_sums(work, piece, &parts, &Landed::InPlace);
+    true
+}
+
 /// Waits for reads to end, and ends them.
-fn end_some(
+fn end_some<'p>(
     work: &Work<'_>,
     shared: &Shared,
     lanes: &mut Lanes<'_>,
     engine: &mut dyn Engine,
     tally: &mut Tally,
-    reads: &mut [Option<Read<'_>>],
+    reads: &mut [Option<Read<'p>>],
+    unsummed: &mut VecDeque<(&'p Piece, Vec<RegionMut>)>,
 ) -> Result<()> {
     let ended = engine.wait(lanes, tally)?;
-    ended.into_iter().try_for_each(|ended| end(work, shared, lanes, tally, reads, ended))
+    ended.into_iter().try_for_each(|ended| end(work, shared, lanes, tally, reads, unsummed, ended))
 }
 
 /// Launches the copies of a read that is done; reads the piece of one that failed by another path.
-fn end(
+fn end<'p>(
     work: &Work<'_>,
     shared: &Shared,
     lanes: &mut Lanes<'_>,
     tally: &mut Tally,
-    reads: &mut [Option<Read<'_>>],
+    reads: &mut [Option<Read<'p>>],
+    unsummed: &mut VecDeque<(&'p Piece, Vec<RegionMut>)>,
     ended: Ended,
 ) -> Result<()> {
     let Ended { key, part, outcome } = ended;
@@ -148,7 +165,10 @@ fn end(
             route.attempt_after(&transport, failure, &piece.extent, step)?
         }
     };
-    launch(work, piece, parts, landed, lanes, tally)?;
+    match landed {
+        Landed::InPlace if work.sums.is_some() => unsummed.push_back((piece, parts)),
+        landed => launch(work, piece, parts, landed, lanes, tally)?,
+    }
     count(work, shared, tally, Some(kind), piece.bytes);
     Ok(())
 }

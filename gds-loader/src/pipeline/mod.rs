@@ -435,9 +435,7 @@ fn launch(
     tally: &mut Tally,
 ) -> Result<()> {
     let stretches = work.plan.scatter_of(piece);
-    if let Some(sums) = work.sums {
-        add_to(sums, piece, stretches, &parts, &landed);
-    }
+    add_to_sums(work, piece, &parts, &landed);
     match landed {
         Landed::InPlace => Ok(()),
         landed if !work.measure.copies() => lanes.release(landed, tally),
@@ -460,17 +458,18 @@ fn launch(
     }
 }
 
-/// Adds a piece's bytes, where they are in host memory: not those in a window or read straight into a GPU.
-fn add_to(sums: &Sums, piece: &Piece, stretches: &[Scatter], parts: &[RegionMut], landed: &Landed) {
+/// Adds a piece's bytes to the checksums, where these are wanted and the bytes are in host memory: not those in a window or
+/// read straight into a GPU.
+fn add_to_sums(work: &Work<'_>, piece: &Piece, parts: &[RegionMut], landed: &Landed) {
+    let (Some(sums), stretches) = (work.sums, work.plan.scatter_of(piece)) else { return };
     let add = |stretch: &Scatter, bytes: &[u8]| {
         sums.add(piece.file, piece.extent.start + stretch.offset, bytes);
     };
     match landed {
         Landed::InPlace => {
-            let places = stretches.iter().zip(parts);
-            places.for_each(|(stretch, part)| {
-                part.host_bytes().into_iter().for_each(|bytes| add(stretch, bytes))
-            });
+            for (stretch, part) in stretches.iter().zip(parts) {
+                part.host_bytes().into_iter().for_each(|bytes| add(stretch, bytes));
+            }
         }
         Landed::Slot(filled) => stretches.iter().for_each(|stretch| {
             let (start, len) = (stretch.offset as usize, stretch.len as usize);
