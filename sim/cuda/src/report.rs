@@ -59,10 +59,18 @@ pub(crate) fn json() -> String {
         |driver| {
             let line = |device: &crate::state::device::Device| {
                 let (memory, (bar1, bar1_used)) = (&device.memory, device.bar1());
-                format!(
-                    "{{\"index\": {}, \"memory\": {}, \"used\": {}, \"peak\": {}, \"bar1\": {bar1}, \"bar1_used\": {bar1_used}}}",
-                    device.index, memory.size(), memory.used(), memory.peak(),
-                )
+                let (resident, resident_used) = memory.resident();
+                let members = [
+                    ("index", device.index as u64),
+                    ("memory", memory.size()),
+                    ("used", memory.used()),
+                    ("peak", memory.peak()),
+                    ("resident", resident),
+                    ("resident_used", resident_used),
+                    ("bar1", bar1),
+                    ("bar1_used", bar1_used),
+                ];
+                object(members.map(|(name, value)| (name.to_owned(), value.to_string())))
             };
             driver.devices.iter().map(line).collect()
         },

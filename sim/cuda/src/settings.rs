@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) devices: usize,
     /// Bytes of memory per device (`CUDA_SIM_MEMORY`, 16 GiB); of a list the last value serves all further devices.
     pub(crate) memory: Vec<u64>,
+    /// Bytes of each device's memory that have their pages from the start (`CUDA_SIM_RESIDENT`, none).
+    pub(crate) resident: u64,
     /// Bytes of each device's memory that may be registered for DMA at once (`CUDA_SIM_BAR1`, 256 MiB).
     pub(crate) bar1: u64,
     /// Speed of each device's copies in bytes per second (`CUDA_SIM_COPY_GB_PER_S`, as fast as memory).
@@ -74,9 +76,9 @@ impl Settings {
                 }),
             };
         let memory = sizes("CUDA_SIM_MEMORY", 16 * GIB)?;
-        let bar1 = sizes("CUDA_SIM_BAR1", 256 * MIB)?;
-        let &[bar1] = bar1.as_slice() else {
-            return Err("CUDA_SIM_BAR1: expected one size, for every device".to_owned());
+        let one_size = |name: &str, default: u64| match sizes(name, default)?.as_slice() {
+            &[size] => Ok(size),
+            _ => Err(format!("{name}: expected one size, for every device")),
         };
         let speed = number("CUDA_SIM_COPY_GB_PER_S", "a number of gigabytes (10^9) per second")?;
         if speed == Some(0.0) {
@@ -87,7 +89,8 @@ impl Settings {
         Ok(Self {
             devices,
             memory,
-            bar1,
+            resident: one_size("CUDA_SIM_RESIDENT", 0)?,
+            bar1: one_size("CUDA_SIM_BAR1", 256 * MIB)?,
             copy_bytes_per_second: speed.map(|gigabytes| gigabytes * 1e9),
             copy_latency: micros("CUDA_SIM_COPY_LATENCY_US")?,
             jitter: micros("CUDA_SIM_JITTER_US")?,
@@ -148,7 +151,7 @@ mod tests {
     fn defaults_serve_one_device() {
         let settings = read(&[]).unwrap();
         assert_eq!((settings.devices, settings.memory_of(0)), (1, 16 << 30));
-        assert_eq!(settings.copy_bytes_per_second, None);
+        assert_eq!((settings.resident, settings.copy_bytes_per_second), (0, None));
     }
 
     #[test]
@@ -163,6 +166,7 @@ mod tests {
             ("CUDA_SIM_DEVICES", "two"),
             ("CUDA_SIM_MEMORY", "plenty"),
             ("CUDA_SIM_BAR1", "1,2"),
+            ("CUDA_SIM_RESIDENT", "all"),
             ("CUDA_SIM_COPY_GB_PER_S", "0"),
             ("CUDA_SIM_COPY_GB_PER_S", "inf"),
             ("CUDA_SIM_COPY_LATENCY_US", "-1"),

@@ -272,3 +272,107 @@ fn the_back_door_reaches_device_memory_and_counts_bar1() {
         assert_eq!((size, used), (1 << 20, 1 << 19));
     });
 }
+
+/// Settings for 32 MiB of resident memory out of 64 MiB.
+const RESIDENT: [(&str, &str); 2] = [("CUDA_SIM_MEMORY", "64MiB"), ("CUDA_SIM_RESIDENT", "32MiB")];
+
+#[test]
+fn resident_memory_has_its_pages_from_the_start_and_is_used_again() {
+    isolated("resident_memory_has_its_pages_from_the_start_and_is_used_again", &RESIDENT, |driver| {
+        let before = status("RssShmem");
+        assert_eq!(driver.cuInit(0), 0);
+        assert!(status("RssShmem") < before + (1 << 20), "a device without a context costs nothing");
+        driver.start();
+        let started = status("RssShmem");
+        assert!(started >= before + (32 << 20), "{before} {started}");
+
+        let (first, bytes) = (driver.allocate(LEN), pattern(LEN));
+        assert_eq!(protection(first).unwrap(), "---s");
+        assert_eq!(driver.cuMemcpyHtoD_v2(first, at(&bytes), LEN), 0);
+        let second = driver.allocate(24 << 20);
+        assert_eq!(driver.cuMemsetD8_v2(second, 1, 24 << 20), 0);
+        assert!(driver.read_back(first, LEN) == bytes);
+        assert_eq!(driver.cuMemFree_v2(first), 0);
+        assert_eq!(protection(first), None);
+        assert_eq!(driver.cuMemFree_v2(first), 1);
+        let again = driver.allocate(LEN);
+        assert!(driver.read_back(again, LEN) == bytes, "the pages that were freed, as they were left");
+        assert!(status("RssShmem") < started + (1 << 20), "no page came to it");
+        assert_eq!(driver.cuMemFree_v2(second), 0);
+        assert!(status("RssShmem") >= before + (32 << 20), "none went");
+    });
+}
+
+#[test]
+fn resident_memory_is_limited_and_accounted_for_as_any() {
+    isolated("resident_memory_is_limited_and_accounted_for_as_any", &RESIDENT, |driver| {
+        driver.start();
+        let device = |driver: &Driver| {
+            let report = driver.report();
+            ["used", "peak", "resident", "resident_used"]
+                .map(|name| report["devices"][0][name].as_u64().unwrap() >> 20)
+        };
+        assert_eq!(device(driver), [0, 0, 32, 0]);
+        let (mut free, mut total, mut address) = (0, 0, 0);
+        let large = driver.allocate(40 << 20);
+        assert_eq!(device(driver), [40, 40, 32, 0], "too large for it");
+        let small = driver.allocate(24 << 20);
+        assert_eq!(device(driver), [64, 64, 32, 24]);
+        assert_eq!(driver.cuMemGetInfo_v2(&mut free, &mut total), 0);
+        assert_eq!((free, total), (0, 64 << 20));
+        assert_eq!(driver.cuMemAlloc_v2(&mut address, 1), 2, "though there is resident memory left");
+        assert_eq!(driver.report()["alive"][0]["allocations"]["bytes"], 64 << 20);
+        assert_eq!(driver.cuMemFree_v2(small), 0);
+        assert_eq!(driver.cuMemFree_v2(large), 0);
+        assert_eq!(device(driver), [0, 64, 32, 0]);
+        assert_eq!(driver.report()["alive"][0]["allocations"]["count"], 0);
+
+        driver.allocate(32 << 20);
+        assert_eq!(driver.cuDevicePrimaryCtxReset_v2(0), 0);
+        assert_eq!(device(driver), [0, 64, 32, 0], "what went with its context is free too");
+    });
+}
+
+#[test]
+fn allocations_do_not_overlap_in_resident_memory_nor_beyond() {
+    isolated("allocations_do_not_overlap_in_resident_memory_nor_beyond", &RESIDENT, |driver| {
+        driver.start();
+        let mut live: Vec<(u64, usize, u8)> = Vec::new();
+        let mut random = 1u64;
+        for round in 0..400u32 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let choice = (random >> 33) as usize;
+            if live.len() == 12 {
+                let (address, len, value) = live.swap_remove(choice % 12);
+                assert!(driver.read_back(address, len).iter().all(|&byte| byte == value), "round {round}");
+                assert_eq!(driver.cuMemFree_v2(address), 0);
+            }
+            let (len, value, mut address) = (1 + choice % (4 << 20), round as u8, 0);
+            match round % 3 {
+                0 => assert_eq!(driver.cuMemAllocManaged(&mut address, len, 1), 0),
+                _ => address = driver.allocate(len),
+            }
+            assert_eq!(driver.cuMemsetD8_v2(address, value, len), 0);
+            live.push((address, len, value));
+        }
+        for (address, len, value) in live {
+            assert!(driver.read_back(address, len).iter().all(|&byte| byte == value));
+        }
+    });
+}
+
+#[test]
+fn a_source_that_is_not_there_is_an_error_for_resident_memory_too() {
+    isolated("a_source_that_is_not_there_is_an_error_for_resident_memory_too", &RESIDENT, |driver| {
+        driver.start();
+        let (device, gone) = (driver.allocate(LEN), driver.allocate(LEN));
+        assert_eq!(driver.cuMemFree_v2(gone), 0);
+        assert_eq!(driver.cuda_sim_write_device_memory(device, gone, LEN), 700);
+        let bytes = pattern(LEN);
+        assert_eq!(driver.cuda_sim_write_device_memory(device, at(&bytes), LEN), 0);
+        assert!(driver.read_back(device, LEN) == bytes);
+        // SAFETY: inside the allocation, which nothing else uses now.
+        unsafe { *driver.cuda_sim_device_memory(device + 5, LEN - 5) = 99 };
+        assert_eq!(driver.read_back(device + 5, 1), [99]);
+    });
+}

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
 use super::stream::Stream;
-use super::{driver, thread};
+use super::{device, driver, thread};
 use crate::code::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT, Result};
 use crate::engine::Health;
 use crate::ledger::Entry;
@@ -30,6 +30,8 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn create(device: usize, flags: u32, entry: Option<Entry>) -> Result<Arc<Self>> {
+        // Every allocation needs a context, and making one is in nobody's figures.
+        device::find(device)?.memory.make_resident();
         Ok(driver()?.contexts.insert(|handle| Self {
             handle,
             device,

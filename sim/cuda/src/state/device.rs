@@ -39,7 +39,7 @@ impl Device {
     pub(crate) fn new(index: usize, settings: &Settings) -> Self {
         Self {
             index,
-            memory: Vram::new(settings.memory_of(index)),
+            memory: Vram::new(settings.memory_of(index), settings.resident),
             link: Link::new(settings),
             primary: Mutex::default(),
             bar1_size: settings.bar1,

@@ -7,6 +7,7 @@ pub(crate) mod memory;
 pub(crate) mod pins;
 pub(crate) mod pool;
 pub(crate) mod registry;
+pub(crate) mod resident;
 pub(crate) mod stream;
 pub(crate) mod thread;
 pub(crate) mod vram;
