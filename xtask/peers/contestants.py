@@ -103,7 +103,7 @@ class Bench:
     def child(self, name, setting):
         """A process for a run of `name`."""
         simulated = name in ("ours-sim", "kvikio")
-        environment = os.environ | (self.simulator if simulated else {}) | setting.environment
+        environment = os.environ | (self.on_simulator() if simulated else {}) | setting.environment
         if name.startswith("ours"):
             device = "cuda:0" if simulated else "cpu"
             command = [self.gds, "load", self.folder, "--device", device, "--json", "--progress", "never"]
@@ -112,6 +112,10 @@ class Bench:
             options = [f"{key}={value}" for key, value in setting.options.items()]
             command = [sys.executable, os.path.join(HERE, "loaders.py"), name, self.folder, *options]
         return Child(command, environment)
+
+    def on_simulator(self):
+        """The simulated driver, with its device memory there before the load, as a GPU's is: the model and what is aligned."""
+        return self.simulator | {"CUDA_SIM_RESIDENT": str(self.bytes + (256 << 20))}
 
     def run(self, name, setting):
         """One run of `name`: rate and cost, by the whole size of the files."""

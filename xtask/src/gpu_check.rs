@@ -22,7 +22,8 @@ pub(crate) struct Arguments {
     /// Which libcufile the rehearsal finds; the simulated one plays a machine where GPUDirect Storage works
     #[arg(long, value_enum, default_value_t = sim::CuFile::Nvidia)]
     cufile: sim::CuFile,
-    /// Options of the program, for the rehearsal: small data if none are given
+    /// Options of the program, for the rehearsal: small data if none are given, on a simulated GPU whose memory has its pages
+    /// (CUDA_SIM_RESIDENT)
     #[arg(last = true)]
     options: Vec<String>,
 }
@@ -32,6 +33,9 @@ const LARGEST: u64 = 64 << 20;
 
 /// The rehearsal, where nothing else is asked for.
 const REHEARSAL: [&str; 6] = ["--size", "256MiB", "--deadline", "300", "--repeat", "1"];
+
+/// The simulated GPU's memory that is there before a load, as a GPU's is: what the rehearsal loads, and some.
+const RESIDENT: (&str, &str) = ("CUDA_SIM_RESIDENT", "320MiB");
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let folder = pack(&arguments.profile)?;
@@ -48,7 +52,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     fs::create_dir_all(&data).with_context(|| format!("could not make {}", data.display()))?;
     rehearsal.arg("--folder").arg(&data).arg("--out").arg(data.join("gpu-check.json"));
     match arguments.options.is_empty() {
-        true => rehearsal.args(REHEARSAL),
+        true => rehearsal.args(REHEARSAL).env(RESIDENT.0, RESIDENT.1),
         false => rehearsal.args(&arguments.options),
     };
     workspace::check(&mut rehearsal)
