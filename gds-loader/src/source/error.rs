@@ -94,6 +94,15 @@ pub enum SourceError {
         /// The numbers that are missing or too many.
         missing: String,
     },
+    /// A set is replaced again and again while it is being opened.
+    #[error(
+        "{}: another set was saved there each time this one was being opened; wait until the savers are done",
+        path.display()
+    )]
+    Replaced {
+        /// The path given.
+        path: PathBuf,
+    },
     /// A repository folder of the Hugging Face cache that does not say which snapshot is meant.
     #[error("{}: cannot tell which snapshot is meant: {problem}; name the folder of a snapshot", path.display())]
     NoSnapshot {

@@ -26,7 +26,7 @@ pub use resolve::Origin;
 
 use crate::format::{Header, HeaderLimits, TensorEntry};
 pub(crate) use open::open_regular;
-pub(crate) use resolve::{Resolved, resolve};
+pub(crate) use resolve::{Resolved, State, resolve};
 
 /// One file of a source, open for reading.
 #[derive(Debug)]
@@ -66,6 +66,9 @@ pub struct Source {
     names: names::Names,
 }
 
+/// How often a set may be replaced while it is being opened before that is an error.
+const MOST_REPLACED: usize = 64;
+
 impl Source {
     /// Opens what `path` means, with the default [`HeaderLimits`].
     ///
@@ -81,7 +84,29 @@ impl Source {
     /// As [`Source::open`].
     pub fn open_with(path: impl AsRef<Path>, limits: &HeaderLimits) -> Result<Source, SourceError> {
         let path = path.as_ref();
-        let Resolved { origin, files, index } = resolve(path, limits)?;
+        let mut outcome = Err(SourceError::Replaced { path: path.to_owned() });
+        for _ in 0..MOST_REPLACED {
+            let resolved = resolve(path, limits)?;
+            let (origin, before) = (resolved.origin.clone(), resolved.state);
+            let opened = Self::open_resolved(path, resolved, limits);
+            // A saver may have replaced the set since its index was read: then shards are gone, or are of two sets. It never
+            // reuses a name that the index has; so the same index still means the same shards. What else happens in a folder
+            // without one does not matter to what was opened.
+            match (opened, &origin) {
+                (Ok(source), Origin::Folder(_)) => return Ok(source),
+                (opened, _) if State::now(&origin) == before => return opened,
+                (Err(error), _) => outcome = Err(error),
+                (Ok(_), _) => outcome = Err(SourceError::Replaced { path: path.to_owned() }),
+            }
+        }
+        outcome
+    }
+
+    fn open_resolved(
+        path: &Path,
+        Resolved { origin, files, index, .. }: Resolved,
+        limits: &HeaderLimits,
+    ) -> Result<Source, SourceError> {
         let shards = open_shards(path, &origin, files, limits)?;
         let (tensors, unindexed, names) = match &index {
             None => {

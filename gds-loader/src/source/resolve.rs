@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::error::SourceError;
@@ -39,6 +39,35 @@ pub(crate) struct Resolved {
     pub(crate) origin: Origin,
     pub(crate) files: Vec<PathBuf>,
     pub(crate) index: Option<Index>,
+    /// Which state of an index or a folder says so.
+    pub(crate) state: Option<State>,
+}
+
+/// A file or folder as it was at one moment: it changes with every replacement, even by one of the same names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State {
+    device: u64,
+    inode: u64,
+    /// Seconds and nanoseconds.
+    changed: (i64, i64),
+}
+
+impl State {
+    /// That of the index or folder; none for a file, which is replaced at once.
+    pub(crate) fn now(origin: &Origin) -> Option<Self> {
+        match origin {
+            Origin::File => None,
+            Origin::Folder(path) | Origin::Index(path) => path.metadata().ok().as_ref().map(Self::of),
+        }
+    }
+
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
 }
 
 /// Finds out which files `path` means, reading no file but an index and a reference of the Hugging Face cache.
@@ -52,17 +81,19 @@ pub(crate) fn resolve(path: &Path, limits: &HeaderLimits) -> Result<Resolved, So
     } else if path.extension().is_some_and(|extension| extension == "json") {
         index(path, limits)
     } else {
-        Ok(Resolved { origin: Origin::File, files: vec![path.to_owned()], index: None })
+        Ok(Resolved { origin: Origin::File, files: vec![path.to_owned()], index: None, state: None })
     }
 }
 
 fn folder(path: &Path, limits: &HeaderLimits) -> Result<Resolved, SourceError> {
+    let state = State::of(&path.metadata().map_err(|error| why(path, "look at it", error))?);
     match layout::choose(entries(path)?) {
         Ok(Layout::Index(name)) => index(&path.join(name), limits),
         Ok(Layout::Files(names)) => Ok(Resolved {
             origin: Origin::Folder(path.to_owned()),
             files: names.into_iter().map(|name| path.join(name)).collect(),
             index: None,
+            state: Some(state),
         }),
         Err(LayoutFault::Ambiguous(groups)) => Err(SourceError::Ambiguous { path: path.to_owned(), groups }),
         Err(LayoutFault::Incomplete { set, missing }) => {
@@ -99,7 +130,7 @@ fn snapshot(repository: &Path) -> Result<PathBuf, SourceError> {
     let reference = repository.join("refs/main");
     if reference.exists() {
         // A revision is 40 digits; whatever is much longer is no reference.
-        let text =
+        let (text, _) =
             read_text(&reference, 1000)?.ok_or_else(|| problem("refs/main is no reference".to_owned()))?;
         let revision = String::from_utf8_lossy(&text).trim().to_owned();
         let plain = !revision.is_empty() && revision.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -129,7 +160,7 @@ fn snapshot(repository: &Path) -> Result<PathBuf, SourceError> {
 fn index(path: &Path, limits: &HeaderLimits) -> Result<Resolved, SourceError> {
     let fault = |fault| SourceError::Index { path: path.to_owned(), fault };
     let max_bytes = limits.effective();
-    let text = read_text(path, max_bytes)?.ok_or_else(|| {
+    let (text, state) = read_text(path, max_bytes)?.ok_or_else(|| {
         let len = path.metadata().map_or(max_bytes, |metadata| metadata.len());
         fault(IndexError::TooLarge { len, max_bytes })
     })?;
@@ -139,17 +170,19 @@ fn index(path: &Path, limits: &HeaderLimits) -> Result<Resolved, SourceError> {
         origin: Origin::Index(path.to_owned()),
         files: index.files().iter().map(|file| folder.join(&**file)).collect(),
         index: Some(index),
+        state: Some(state),
     })
 }
 
-/// The whole of a small file, or `None` where it has more than `max_bytes`.
-fn read_text(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>, SourceError> {
+/// The whole of a small file and its state, or `None` where it has more than `max_bytes`.
+fn read_text(path: &Path, max_bytes: u64) -> Result<Option<(Vec<u8>, State)>, SourceError> {
     let file = open_regular(path)?;
-    let len = file.metadata().map_err(|error| why(path, "ask for its length", error))?.len();
+    let metadata = file.metadata().map_err(|error| why(path, "ask for its length", error))?;
+    let len = metadata.len();
     if len > max_bytes {
         return Ok(None);
     }
     let mut text = vec![0u8; len as usize];
     file.read_exact_at(&mut text, 0).map_err(|error| why(path, "read it", error))?;
-    Ok(Some(text))
+    Ok(Some((text, State::of(&metadata))))
 }
