@@ -89,7 +89,7 @@ impl CuFilePaths {
 }
 
 /// Level of statistics that counts how each GPU's reads were served. It acts only before opening.
-pub(super) const EACH_GPU: usize = 3;
+const EACH_GPU: usize = 3;
 
 /// Opens the driver so that it counts how reads are served; without counting where the library is too old for that.
 fn open_counting(device: &Device, mode: Mode) -> CuFileResult<Driver> {
@@ -152,14 +152,7 @@ pub(crate) enum Verdict {
 impl Proof {
     /// Reads the counters.
     pub(crate) fn begin(driver: &Driver) -> Self {
-        let before = match driver.statistics_level() {
-            Ok(level) if level as usize >= EACH_GPU => {
-                driver.statistics_level3().map_err(|error| error.to_string())
-            }
-            Ok(level) => Err(format!("cuFile was opened with statistics of level {level}, below {EACH_GPU}")),
-            Err(error) => Err(error.to_string()),
-        };
-        Self { driver: driver.clone(), before }
+        Self { driver: driver.clone(), before: counters(driver) }
     }
 
     /// What was counted since. Other loads of the process count too: a doubt is never resolved in favour of `gds`.
@@ -172,6 +165,17 @@ impl Proof {
             Ok(after) => judge(&before, &after),
             Err(error) => Verdict::Unverified(error.to_string()),
         }
+    }
+}
+
+/// The counters, or why they say nothing.
+pub(super) fn counters(driver: &Driver) -> Result<Level3, String> {
+    match driver.statistics_level() {
+        Ok(level) if level as usize >= EACH_GPU => {
+            driver.statistics_level3().map_err(|error| error.to_string())
+        }
+        Ok(level) => Err(format!("cuFile was opened with statistics of level {level}, below {EACH_GPU}")),
+        Err(error) => Err(error.to_string()),
     }
 }
 

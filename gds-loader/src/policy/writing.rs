@@ -1,6 +1,6 @@
 //! Which path a file that is written takes, which path takes over, and what proves that bytes went straight.
 
-use super::cufile::{EACH_GPU, Verdict};
+use super::cufile::{Verdict, counters};
 use super::{Backend, TINY_FILE, verdict};
 use crate::cufile::{Driver, Level3};
 use crate::facts::{DirectIo, FileSystem};
@@ -55,14 +55,7 @@ pub(crate) struct WriteProof {
 impl WriteProof {
     /// Reads the counters.
     pub(crate) fn begin(driver: &Driver) -> Self {
-        let before = match driver.statistics_level() {
-            Ok(level) if level as usize >= EACH_GPU => {
-                driver.statistics_level3().map_err(|error| error.to_string())
-            }
-            Ok(level) => Err(format!("cuFile was opened with statistics of level {level}, below {EACH_GPU}")),
-            Err(error) => Err(error.to_string()),
-        };
-        Self { driver: driver.clone(), before }
+        Self { driver: driver.clone(), before: counters(driver) }
     }
 
     /// What was counted since. Other saves of the process count too: a doubt is never resolved in favour of `gds`.
