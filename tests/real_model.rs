@@ -29,9 +29,12 @@ print(json.dumps({name: hashlib.sha256(bytes(tensor["data"])).hexdigest() for na
 
 /// Python with the safetensors package.
 fn interpreter(python: &Path) -> Result<PathBuf, Failed> {
-    // Made in its place: an environment of Python's names its own folder.
+    // Made in its place: an environment of Python's names its own folder. So the tests here, and other runs, take turns.
     let environment = build_folder().join("safetensors-python");
     let interpreter = environment.join("bin/python");
+    fs::create_dir_all(build_folder()).unwrap();
+    let turn = fs::File::create(environment.with_extension("lock")).unwrap();
+    turn.lock().unwrap();
     if !environment.join("complete").exists() {
         checked(Command::new(python).args(["-m", "venv"]).arg(&environment))?;
         checked(pip(&interpreter).args(["install", "safetensors"]))?;

@@ -13,6 +13,7 @@ mod case;
 mod judge;
 mod limits;
 mod machine;
+mod memory;
 mod raw;
 mod report;
 mod schedule;
@@ -23,6 +24,7 @@ pub use case::{Case, Lane};
 pub use judge::{BoundBy, Claim, Copies, PriceOfCopies};
 pub use limits::{MemoryCopy, pinned_copies};
 pub use machine::{Gpu, Machine, Storage};
+pub use memory::take_and_give_back;
 pub use raw::{Latency, Pattern, RawOptions, RawReport, read};
 pub use report::{
     Headline, Limit, LimitKind, LimitRound, Overlap, Round, Row, ShareOfLimit, Start, Subject, TwoWays,

@@ -7,6 +7,7 @@ mod device;
 mod file_system;
 mod memory;
 mod mount;
+mod processor;
 mod residency;
 mod root;
 
@@ -21,6 +22,7 @@ pub use block::{BlockDevice, BlockKind};
 pub use device::{StorageDevice, StorageKind};
 pub use file_system::{FileSystem, Network};
 pub use memory::{available_memory, fit_in_memory};
+pub use processor::last_level_cache;
 pub use residency::{Residency, ResidencyMap, drop_pages, evict, is_resident, residency};
 pub use root::Root;
 

@@ -7,9 +7,6 @@ use crate::pipeline::DepthRange;
 use crate::plan::{Plan, align_up};
 use crate::policy::ReadTuning;
 
-/// Host memory for slots where nobody says otherwise, in bytes: enough to hide copies, pinned in well under 0.1 s.
-const SLOT_MEMORY: u64 = 64 << 20;
-
 /// Slots take at most this share of the memory the cgroup still allows.
 const SHARE_OF_LIMIT: u64 = 8;
 
@@ -78,7 +75,8 @@ impl Sizes {
             Reads::Threads => (GDS_READ_SIZE, GDS_THREADS),
             Reads::Batches => (GDS_READ_SIZE, 1),
         };
-        let budget = memory_limit.map_or(SLOT_MEMORY, |limit| SLOT_MEMORY.min(limit / SHARE_OF_LIMIT));
+        let most = tuning.slot_memory;
+        let budget = memory_limit.map_or(most, |limit| most.min(limit / SHARE_OF_LIMIT));
         let read_size = match (self.read_size, self.slot_size) {
             (Some(size), _) => size,
             (None, Some(slot)) => usual.min(slot / EXTENT_STEP * EXTENT_STEP),
@@ -166,8 +164,11 @@ mod tests {
             (1 << 30, Reads::Host),
             (1 << 30, Reads::Batches),
         ] {
-            let settled = Sizes::default().settle(Some(limit), &ReadTuning::unknown(64), reads).unwrap();
-            assert!(settled.slots as u64 * settled.slot_size <= (limit / SHARE_OF_LIMIT).min(SLOT_MEMORY));
+            let tuning = ReadTuning::unknown(64);
+            let settled = Sizes::default().settle(Some(limit), &tuning, reads).unwrap();
+            assert!(
+                settled.slots as u64 * settled.slot_size <= (limit / SHARE_OF_LIMIT).min(tuning.slot_memory)
+            );
             assert!(settled.slots >= 2);
         }
     }

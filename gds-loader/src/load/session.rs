@@ -14,7 +14,7 @@ use super::destination::Space;
 use super::engine::Chosen;
 use super::options::{Reads, Settled};
 use crate::error::{Error, Result};
-use crate::facts::{self, FileFacts, Places, Root, available_memory};
+use crate::facts::{self, FileFacts, Places, Root, available_memory, last_level_cache};
 use crate::format::Header;
 use crate::manifest::{Check, Segment, Sums};
 use crate::pipeline::{self, Measure, Tally, Touching, Work};
@@ -194,9 +194,10 @@ impl Session {
             (true, false) => Reads::Threads,
             (true, true) => Reads::Batches,
         };
+        let cache = job.device.is_cuda().then(|| last_level_cache(&Root::system())).flatten();
         let settled = job.loader.sizes.settle(
             limits::memory_limit(),
-            &ReadTuning::for_files(&self.facts, cores),
+            &ReadTuning::for_files(&self.facts, cores, cache),
             in_flight,
         )?;
         let rule = self.rule(job, settled);

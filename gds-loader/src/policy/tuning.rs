@@ -21,12 +21,26 @@ pub(crate) struct ReadTuning {
     pub(crate) most_depth: usize,
     /// Workers where each waits for its one read.
     pub(crate) threads: usize,
+    /// Host memory for all slots together, in bytes, at most.
+    pub(crate) slot_memory: u64,
 }
 
 const MIB: u64 = 1 << 20;
 
 /// Longest extent read in one go where nothing speaks for another, in bytes: beyond it no storage gains, and slots grow.
 const READ_SIZE: u64 = 4 * MIB;
+
+/// Host memory for slots, in bytes: enough to hide copies, pinned in well under 0.1 s.
+const SLOT_MEMORY: u64 = 64 * MIB;
+
+/// Longest extent read from the page cache into a slot, in bytes, and slots for each thread that does. The limit is the memory's
+/// bandwidth there: bytes that the processor fills a slot with and a copy fetches at once need none, if all slots fit into its
+/// cache.
+const CACHED_READ_SIZE: u64 = MIB;
+const CACHED_SLOTS: u64 = 4;
+
+/// The least that a processor's cache can make of [`SLOT_MEMORY`], in bytes.
+const LEAST_SLOT_MEMORY: u64 = 8 * MIB;
 
 /// The longest that an `rsize` can make it, in bytes.
 const MOST_READ_SIZE: u64 = 16 * MIB;
@@ -49,6 +63,7 @@ impl ReadTuning {
             depth,
             most_depth,
             threads,
+            slot_memory: SLOT_MEMORY,
         };
         match kind {
             // A queue per core, and deep ones: 16 MiB in flight per drive at the least.
@@ -91,8 +106,13 @@ impl ReadTuning {
         tuning
     }
 
-    /// For a load of these files: as it suits the storage that most of its bytes come from, the page cache being one.
-    pub(crate) fn for_files<'a>(files: impl IntoIterator<Item = &'a FileFacts>, cores: usize) -> Self {
+    /// For a load of these files: as it suits the storage that most of its bytes come from, the page cache being one. `cache` is
+    /// the last level of the processor's in bytes, where bytes go through slots.
+    pub(crate) fn for_files<'a>(
+        files: impl IntoIterator<Item = &'a FileFacts>,
+        cores: usize,
+        cache: Option<u64>,
+    ) -> Self {
         let mut sources: Vec<(StorageDevice, FileSystem, f64)> = Vec::new();
         let mut add = |storage: StorageDevice, file_system: FileSystem, bytes: f64| match sources
             .iter_mut()
@@ -109,7 +129,14 @@ impl ReadTuning {
         }
         let most = sources.iter().max_by(|one, other| one.2.total_cmp(&other.2));
         let tuning = most.map(|(storage, file_system, _)| Self::of(storage, *file_system, cores));
-        let tuning = tuning.unwrap_or_else(|| Self::unknown(cores));
+        let mut tuning = tuning.unwrap_or_else(|| Self::unknown(cores));
+        if let (Some((storage, ..)), Some(cache)) = (most, cache)
+            && storage.kind == StorageKind::Memory
+        {
+            tuning.read_size = CACHED_READ_SIZE;
+            let slots = tuning.threads as u64 * CACHED_SLOTS * CACHED_READ_SIZE;
+            tuning.slot_memory = slots.min(cache / 2).clamp(LEAST_SLOT_MEMORY, SLOT_MEMORY);
+        }
         tracing::debug!(storage = ?most.map(|(storage, ..)| storage), ?tuning, "how the files are read");
         tuning
     }
@@ -206,12 +233,34 @@ mod tests {
         };
         let disk = facts(100, StorageKind::Rotational, 0.0);
         let drive = facts(150, StorageKind::Nvme, 0.0);
-        let threads = |files: &[&FileFacts]| ReadTuning::for_files(files.iter().copied(), 8).threads;
+        let threads = |files: &[&FileFacts]| ReadTuning::for_files(files.iter().copied(), 8, None).threads;
         assert_eq!(threads(&[&disk]), 1);
         assert_eq!(threads(&[&disk, &drive]), of(StorageKind::Nvme, 1).threads);
         assert_eq!(threads(&[&disk, &disk, &drive]), 1);
         let warm = facts(100, StorageKind::Rotational, 0.9);
         assert_eq!(threads(&[&warm]), of(StorageKind::Memory, 0).threads, "it is in the page cache");
         assert_eq!(threads(&[]), ReadTuning::unknown(8).threads);
+    }
+    #[test]
+    fn slots_of_what_is_in_the_page_cache_fit_the_processors() {
+        let facts = |resident| FileFacts {
+            len: 100,
+            direct_io: DirectIo::Unknown,
+            file_system: FileSystem::Local,
+            storage: storage(StorageKind::Nvme, 1, None),
+            residency: Residency::Share(resident),
+            map: None,
+        };
+        let tuning = |resident, cores, cache| ReadTuning::for_files([&facts(resident)], cores, cache);
+        let memory = |resident, cores, cache| tuning(resident, cores, cache).slot_memory;
+        assert_eq!(memory(1.0, 2, Some(300 * MIB)), 16 * MIB, "four slots for each of four threads");
+        assert_eq!(memory(1.0, 64, Some(300 * MIB)), SLOT_MEMORY);
+        assert_eq!(memory(1.0, 64, Some(40 * MIB)), 20 * MIB);
+        assert_eq!(memory(1.0, 64, Some(MIB)), LEAST_SLOT_MEMORY);
+        assert_eq!(tuning(1.0, 64, Some(MIB)).read_size, MIB);
+        for (resident, cache) in [(0.0, Some(32 * MIB)), (1.0, None)] {
+            let tuning = tuning(resident, 8, cache);
+            assert_eq!((tuning.slot_memory, tuning.read_size), (SLOT_MEMORY, READ_SIZE), "{resident}");
+        }
     }
 }

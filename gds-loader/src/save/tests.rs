@@ -118,7 +118,12 @@ fn a_refused_direct_write_moves_the_file_and_what_was_written_stays() {
         assert_eq!((fallback.from, fallback.to), (PathKind::Direct, PathKind::Buffered));
         assert!(fallback.reason.contains("Invalid argument"), "{fallback:?}");
         assert!(report.paths.get(PathKind::Buffered) > 0, "{report:?}");
-        assert_eq!(report.paths.get(PathKind::Direct) > 0, refused > 2, "{report:?}");
+        match (refused, report.paths.get(PathKind::Direct)) {
+            (1, direct) => assert_eq!(direct, 0, "{report:?}"),
+            // The first may have been the header's or, from memory that happens to be aligned, a tensor's.
+            (2, _) => {}
+            (_, direct) => assert!(direct > 0, "{report:?}"),
+        }
 
         fs::remove_file(&path).unwrap();
         let forced = saver.backend(Backend::Only(PathKind::Direct));

@@ -57,6 +57,8 @@ impl Stand {
     /// Loads, in the process of the case's lane, which is started where there is none yet.
     pub(super) fn load(&mut self, case: Case, settings: Settings) -> Result<Loaded, Refusal> {
         let failed = |error: anyhow::Error| Refusal::Failed(format!("{error:#}"));
+        // For the tensors, and for the page cache where the load fills it. Before the files are brought there, which this might push out.
+        bench::take_and_give_back(2 * self.subject.bytes);
         if case.asked == Some(Asked::Warm) {
             page_cache::fill(self.files.iter().map(PathBuf::as_path)).map_err(failed)?;
         }
