@@ -84,6 +84,7 @@ pub(crate) fn in_seconds(duration: Duration) -> String {
 }
 
 /// What the tests find through their environment.
+#[derive(Clone)]
 pub(crate) struct Needs {
     /// The environment of the simulated driver, as NAME=VALUE lines.
     simulator: PathBuf,
@@ -123,6 +124,12 @@ impl Needs {
         fs::write(&needs.simulator, environment.lines())
             .with_context(|| format!("could not write {}", needs.simulator.display()))?;
         Ok(needs)
+    }
+
+    /// The same for other tests at the same time, whose account of what could not run is theirs: `name` tells them apart.
+    pub(crate) fn apart(&self, name: &str) -> Self {
+        let not_run = self.not_run.with_extension(format!("{name}.txt"));
+        Self { not_run, ..self.clone() }
     }
 
     /// Puts it into the environment of `command`.

@@ -34,7 +34,7 @@ impl std::fmt::Display for Verdict {
 /// How long the tests of one program may take, in seconds, before they count as hanging. Building is not part of it.
 const LIMIT_SECONDS: &str = "300";
 
-/// The copy of the project, and what its tests need.
+/// A copy of the project, and what its tests need.
 pub(super) struct Bench {
     /// Every file of the project as it was at the start, whoever goes on editing it.
     project: BTreeMap<PathBuf, Vec<u8>>,
@@ -44,13 +44,18 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    pub(super) fn set_up() -> Result<Self> {
+    /// So many copies, each with a build folder of its own.
+    pub(super) fn set_up(count: usize) -> Result<Vec<Self>> {
         let needs = Needs::prepare()?;
-        let folder = std::path::absolute(workspace::target().join("mutants"))?;
-        let bench =
-            Self { project: project()?, tree: folder.join("tree"), target: folder.join("target"), needs };
-        bench.restore()?;
-        Ok(bench)
+        let project = project()?;
+        let set_up = |name: String| {
+            let folder = std::path::absolute(workspace::target().join("mutants").join(&name))?;
+            let (tree, target) = (folder.join("tree"), folder.join("target"));
+            let bench = Self { project: project.clone(), tree, target, needs: needs.apart(&name) };
+            bench.restore()?;
+            Ok(bench)
+        };
+        (0..count).map(|index| set_up(index.to_string())).collect()
     }
 
     /// Makes the copy equal to the project. Only what differs is written, so that only what depends on it is built again.
@@ -76,14 +81,15 @@ impl Bench {
         cargo
     }
 
-    /// Builds the package and the tests of `program`; returns what the compiler said where that does not compile. The package
-    /// too, because a test may build it itself and fail over what is no test failure.
+    /// Builds the tests of `program`; returns what the compiler said where that does not compile. Before an integration test the
+    /// package too, because it may build that itself and fail over what is no test failure.
     fn build(&self, program: &Program) -> Result<Option<String>> {
         let mut package = self.cargo();
         package.args(["build", "--quiet", "--package", &program.package]);
         let mut tests = self.cargo();
         tests.args(["test", "--quiet", "--no-run"]).args(program.selection());
-        for mut cargo in [package, tests] {
+        let package = program.is_integration().then_some(package);
+        for mut cargo in package.into_iter().chain([tests]) {
             let output = cargo.output().with_context(|| format!("could not start {cargo:?}"))?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);

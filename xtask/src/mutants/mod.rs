@@ -8,52 +8,61 @@
 //! # hang                            only where the fault is one that makes the test wait for ever
 //! ```
 //!
-//! There is one copy and one build folder for all, so that a mutant costs one incremental build of what it touches. Every
-//! named test must first pass on the copy as it is: a test that fails anyway proves nothing.
+//! A copy has one build folder for all, so that a mutant costs one incremental build of what it touches; there are two copies where
+//! there are cores for them, since much of a build keeps only one busy. Every named test must pass on a copy as it is: a test that
+//! fails anyway proves nothing. The first copy does that while the others begin.
 
 mod bench;
 mod patch;
 
+use std::sync::Mutex;
+use std::thread;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 use crate::test::in_seconds;
 use crate::workspace;
 use bench::{Bench, Verdict};
+use patch::Mutant;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Only these mutants: file names without ".patch"
     names: Vec<String>,
+    /// How many are tried side by side; by default 2, and 1 on a single core
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
+    jobs: Option<u8>,
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let start = Instant::now();
     let mutants = patch::read_all(&workspace::root().join("tests/mutants"), &arguments.names)?;
-    let bench = Bench::set_up()?;
-    bench.check_unmutated(&mutants)?;
-    println!("\nevery named test passes unmutated, after {}\n", in_seconds(start.elapsed()));
-
-    let width = mutants.iter().map(|mutant| mutant.name.len()).max().unwrap_or(0);
-    let (mut missed, mut not_tried) = (Vec::new(), 0);
-    for mutant in &mutants {
-        let began = Instant::now();
-        let verdict = bench.try_mutant(mutant)?;
-        let tests = mutant.tests.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        println!("{:width$}  {:>7}  {verdict:<9}  {tests}", mutant.name, in_seconds(began.elapsed()));
-        match verdict {
-            Verdict::Caught => {}
-            Verdict::Missed(why) => {
-                println!("{:width$}  {why}", "");
-                missed.push(mutant.name.as_str());
-            }
-            Verdict::NotTried(why) => {
-                println!("{:width$}  {why}", "");
-                not_tried += 1;
-            }
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let jobs = arguments.jobs.map_or(cores.min(2), usize::from);
+    let benches = Bench::set_up(jobs.min(mutants.len().max(1)))?;
+    let trial = Trial {
+        width: mutants.iter().map(|mutant| mutant.name.len()).max().unwrap_or(0),
+        rest: Mutex::new(mutants.iter()),
+        count: Mutex::default(),
+    };
+    let on = |index: usize, bench: &Bench| {
+        if index == 0 {
+            bench.check_unmutated(&mutants).inspect_err(|_| trial.give_up())?;
+            println!("every named test passes unmutated, after {}", in_seconds(start.elapsed()));
         }
-    }
+        trial.carry_out(bench)
+    };
+    thread::scope(|scope| {
+        let on = &on;
+        let threads: Vec<_> =
+            benches.iter().enumerate().map(|(index, bench)| scope.spawn(move || on(index, bench))).collect();
+        let ended =
+            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
+        ended.collect::<Result<()>>()
+    })?;
+    let count = trial.count.into_inner();
+    let Count { missed, not_tried } = count.map_err(|_| anyhow!("a thread panicked"))?;
     println!(
         "\n{} mutants, {} missed, {not_tried} not tried, in {}",
         mutants.len(),
@@ -62,4 +71,59 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     );
     ensure!(missed.is_empty(), "not caught: {}", missed.join(", "));
     Ok(())
+}
+
+/// What is left to try, and what came of the rest.
+struct Trial<'m> {
+    rest: Mutex<std::slice::Iter<'m, Mutant>>,
+    count: Mutex<Count<'m>>,
+    /// Of the longest name.
+    width: usize,
+}
+
+#[derive(Default)]
+struct Count<'m> {
+    missed: Vec<&'m str>,
+    not_tried: usize,
+}
+
+impl<'m> Trial<'m> {
+    /// Tries mutants until none is left. A failure ends the others' too, after the mutant they are at.
+    fn carry_out(&self, bench: &Bench) -> Result<()> {
+        while let Some(mutant) = self.next()? {
+            let began = Instant::now();
+            let verdict = bench.try_mutant(mutant).inspect_err(|_| self.give_up())?;
+            self.report(mutant, &verdict, began)?;
+        }
+        Ok(())
+    }
+
+    fn next(&self) -> Result<Option<&'m Mutant>> {
+        Ok(self.rest.lock().map_err(|_| anyhow!("a thread panicked"))?.next())
+    }
+
+    fn give_up(&self) {
+        if let Ok(mut rest) = self.rest.lock() {
+            *rest = [].iter();
+        }
+    }
+
+    fn report(&self, mutant: &'m Mutant, verdict: &Verdict, began: Instant) -> Result<()> {
+        let mut count = self.count.lock().map_err(|_| anyhow!("a thread panicked"))?;
+        let (name, width) = (&mutant.name, self.width);
+        let tests = mutant.tests.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        println!("{name:width$}  {:>7}  {verdict:<9}  {tests}", in_seconds(began.elapsed()));
+        match verdict {
+            Verdict::Caught => {}
+            Verdict::Missed(why) => {
+                println!("{:width$}  {why}", "");
+                count.missed.push(name);
+            }
+            Verdict::NotTried(why) => {
+                println!("{:width$}  {why}", "");
+                count.not_tried += 1;
+            }
+        }
+        Ok(())
+    }
 }

@@ -90,6 +90,11 @@ pub(super) fn read_all(folder: &Path, names: &[String]) -> Result<Vec<Mutant>> {
 }
 
 impl Program {
+    /// Whether it is a program of its own beside the package.
+    pub(super) fn is_integration(&self) -> bool {
+        !matches!(self.target.as_str(), "lib" | "bin")
+    }
+
     /// The arguments that select it.
     pub(super) fn selection(&self) -> Vec<&str> {
         let mut arguments = vec!["--package", &self.package];
