@@ -7,6 +7,8 @@ mod cufile;
 mod gpu_check;
 mod mutants;
 mod peers;
+#[cfg(test)]
+mod reliability;
 mod results;
 mod sim;
 mod test;

@@ -101,6 +101,22 @@ pub enum HeaderFault {
         /// How many.
         count: usize,
     },
+    /// The JSON breaks off, and zero bytes follow.
+    #[error(
+        "the header's JSON breaks off after {written} of {header_len} bytes, and the rest are zeros; \
+         probably an unfinished download: fetch it again"
+    )]
+    Unwritten {
+        /// Bytes of the header before the zeros.
+        written: u64,
+        /// Length of the header.
+        header_len: u64,
+    },
+    /// A byte order mark, which JSON forbids.
+    #[error(
+        "the header begins with a byte order mark, which JSON does not allow: have its writer leave it out"
+    )]
+    ByteOrderMark,
     /// The header is JSON, but no object.
     #[error("the header must be a JSON object, found {found}")]
     NotAnObject {

@@ -14,6 +14,7 @@ use hashbrown::HashTable;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use super::json::{self, Skip, Text};
+use super::sniff::{FileKind, PREFIX_LEN};
 
 /// An index: every tensor it names with the shard that holds it.
 #[derive(Debug)]
@@ -109,6 +110,13 @@ impl Index {
     /// # Errors
     /// Any [`IndexError`]; [`IndexError::TooLarge`] only above 4 GiB, a smaller limit being for the reader of the file.
     pub fn parse(text: &[u8]) -> Result<Index, IndexError> {
+        Index::parse_json(text).map_err(|fault| match fault {
+            IndexError::Json { message } => IndexError::Json { message: named(text, message) },
+            fault => fault,
+        })
+    }
+
+    fn parse_json(text: &[u8]) -> Result<Index, IndexError> {
         if text.is_empty() {
             return Err(IndexError::Empty);
         }
@@ -152,6 +160,15 @@ impl Index {
         let hash = self.hasher.hash_one(name);
         let at = *self.by_name.find(hash, |&at| &*self.tensors[at as usize].0 == name)? as usize;
         Some((at, self.tensors[at].1 as usize))
+    }
+}
+
+/// The parser's `message`, after what the text is instead, if that can be told.
+fn named(text: &[u8], message: String) -> String {
+    match FileKind::sniff(text.get(..PREFIX_LEN as usize).unwrap_or(text)) {
+        // Of these the parser says more.
+        None | Some(FileKind::Json | FileKind::Text { .. }) => message,
+        Some(kind) => format!("it is {kind} ({message})"),
     }
 }
 

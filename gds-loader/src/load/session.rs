@@ -113,10 +113,10 @@ impl Session {
         chosen.iter().for_each(|tensor| used[tensor.shard as usize] = true);
         let (mut headers, mut files, mut file_of_shard) = (Vec::new(), Vec::new(), Vec::new());
         for (shard, used) in shards.into_iter().zip(used) {
-            let Shard { path, file, header, .. } = shard;
+            let Shard { path, file, header, modified } = shard;
             file_of_shard.push(files.len() as u32);
             if used {
-                files.push((path, Arc::new(file), header.file_len));
+                files.push((path, Arc::new(file), header.file_len, modified));
             }
             headers.push(header);
         }
@@ -126,7 +126,7 @@ impl Session {
             .iter()
             .map(|tensor| headers[tensor.shard as usize].tensors[tensor.tensor as usize].len)
             .fold(0, u64::saturating_add);
-        let pages = files.iter().map(|(_, _, len)| *len).fold(0, u64::saturating_add);
+        let pages = files.iter().map(|(_, _, len, _)| *len).fold(0, u64::saturating_add);
         let memory = Memory {
             needed: if device.is_cuda() { pages } else { pages.saturating_add(tensors) },
             available: available_memory(&root),
@@ -136,9 +136,9 @@ impl Session {
         let places = Places::new(root);
         let opened: Vec<(Route, FileFacts)> = files
             .par_iter()
-            .map(|(path, file, len)| {
+            .map(|(path, file, len, modified)| {
                 let facts = FileFacts::at(file, *len, &places);
-                Ok((Route::open(path, file, &facts, &terms)?, facts))
+                Ok((Route::open(path, file, Some(*modified), &facts, &terms)?, facts))
             })
             .collect::<Result<_>>()?;
         let (routes, facts) = opened.into_iter().unzip();

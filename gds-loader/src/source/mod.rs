@@ -17,6 +17,7 @@ mod resolve;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rayon::prelude::*;
 
@@ -37,6 +38,8 @@ pub struct Shard {
     pub file: File,
     /// Its header, checked against the length of the file.
     pub header: Header,
+    /// When it was last written to, as of before its header was read.
+    pub(crate) modified: SystemTime,
 }
 
 /// Where a tensor is: positions in [`Source::shards`] and in that shard's [`Header::tensors`].
@@ -192,6 +195,8 @@ fn open_shards(
 
 fn open_shard(path: PathBuf, limits: &HeaderLimits) -> Result<Shard, SourceError> {
     let file = open::open_regular(&path)?;
+    let modified = file.metadata().and_then(|metadata| metadata.modified());
+    let modified = modified.map_err(|error| SourceError::io(&path, "ask when it was written", error))?;
     let header = Header::read(&file, &path, limits)?;
-    Ok(Shard { path, file, header })
+    Ok(Shard { path, file, header, modified })
 }

@@ -71,8 +71,9 @@ pub(super) fn read(verifier: &Verifier, path: &Path, files: &[Found], builder: &
     let opened: Vec<(Route, FileFacts)> = files
         .par_iter()
         .map(|found| {
+            let modified = found.file.metadata().and_then(|metadata| metadata.modified()).ok();
             let facts = FileFacts::at(&found.file, found.layout.len, &places);
-            Ok((Route::open(&found.path, &found.file, &facts, &terms)?, facts))
+            Ok((Route::open(&found.path, &found.file, modified, &facts, &terms)?, facts))
         })
         .collect::<Result<_>>()?;
     let (mut routes, facts): (Vec<Route>, Vec<FileFacts>) = opened.into_iter().unzip();

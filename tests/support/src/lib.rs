@@ -3,7 +3,7 @@
 //! - [`not_run`], [`cufile`], [`tool`]: a test that cannot run says why and is counted, never silently passed.
 //! - [`compile`]: C into a program or a library.
 //! - [`folder`]: empty folders, on disk and in memory.
-//! - [`without_io_uring`], [`refuse_io_uring`]: a kernel that refuses it, for a test or a child.
+//! - [`without_io_uring`], [`refuse_io_uring`], [`refuse_calls`]: a kernel that refuses it, for a test or a child.
 //! - [`fixture`]: safetensors files whose every byte tells where it belongs.
 //! - [`process`]: child processes that cannot hang a test.
 //! - [`simulator`]: a test, or a program, on the simulated CUDA driver, and the simulator's report afterwards.
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 pub use compiler::compile;
 pub use needs::{cufile, not_run, tool};
 pub use process::{Finished, run};
-pub use refuse::{IoUring, refuse_io_uring, without_io_uring};
+pub use refuse::{IO_URING_CALLS, IoUring, refuse_calls, refuse_io_uring, without_io_uring};
 pub use report::{Copies, DeviceUse, Report, Tally};
 pub use simulator::{Outcome, Simulation, on_simulator};
 
