@@ -30,6 +30,7 @@ mod policy;
 mod report;
 mod save;
 pub mod source;
+mod sync;
 mod transport;
 mod verify;
 

@@ -5,6 +5,7 @@ mod bindgen;
 mod ci;
 mod cufile;
 mod gpu_check;
+mod loom;
 mod mutants;
 mod peers;
 #[cfg(test)]
@@ -25,7 +26,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run the tests of cuFile under AddressSanitizer, simulators included (needs a nightly toolchain)
+    /// Run tests under AddressSanitizer, simulators included (needs a nightly toolchain)
     Asan(asan::Arguments),
     /// Regenerate cufile-sys/src/bindings.rs from NVIDIA's header
     Bindgen(bindgen::Arguments),
@@ -35,6 +36,8 @@ enum Task {
     Cufile(cufile::Arguments),
     /// Rehearse on the simulated GPU, or pack, what only a machine with a GPU can tell
     GpuCheck(gpu_check::Arguments),
+    /// Run the models of what runs at the same time, in every order of events
+    Loom(loom::Arguments),
     /// Plant each known fault in a copy of the project and check that its test goes red
     Mutants(mutants::Arguments),
     /// Time the loaders that a user would pick instead beside ours
@@ -52,6 +55,7 @@ fn main() -> anyhow::Result<()> {
         Task::Ci(arguments) => ci::run(arguments),
         Task::Cufile(arguments) => cufile::run(arguments),
         Task::GpuCheck(arguments) => gpu_check::run(arguments),
+        Task::Loom(arguments) => loom::run(arguments),
         Task::Mutants(arguments) => mutants::run(arguments),
         Task::Peers(arguments) => peers::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),

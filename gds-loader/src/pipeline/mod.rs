@@ -10,12 +10,13 @@ mod depth;
 mod in_flight;
 mod lanes;
 mod measure;
+#[cfg(all(test, feature = "loom"))]
+mod models;
 mod queued;
 mod touch;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use cuda_staging::{Device, FilledSlot, RegionMut, RingOptions, SlotCopy};
@@ -26,6 +27,7 @@ use crate::manifest::Sums;
 use crate::plan::{Landing, Piece, Plan, Scatter};
 use crate::policy::Route;
 use crate::report::PathBytes;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, thread};
 use crate::transport::{
     Landing as DeviceLanding, PathKind, ReadFailure, RegisteredBuffer, Transport, read_extent,
 };
