@@ -32,6 +32,7 @@ mod save;
 pub mod source;
 mod transport;
 mod verify;
+mod workers;
 
 pub use cufile_sys::HEADER_VERSION as CUFILE_HEADER_VERSION;
 

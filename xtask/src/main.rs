@@ -9,6 +9,7 @@ mod mutants;
 mod peers;
 mod results;
 mod sim;
+mod sweep;
 mod test;
 mod workspace;
 
@@ -39,6 +40,8 @@ enum Task {
     Peers(peers::Arguments),
     /// Run a command on the simulated CUDA driver
     Sim(sim::Arguments),
+    /// Let every system call, driver call and cuFile call fail at each of its uses, with each code
+    Sweep(sweep::Arguments),
     /// Build what the tests need, run them all, count what could not run
     Test(test::Arguments),
 }
@@ -53,6 +56,7 @@ fn main() -> anyhow::Result<()> {
         Task::Mutants(arguments) => mutants::run(arguments),
         Task::Peers(arguments) => peers::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),
+        Task::Sweep(arguments) => sweep::run(arguments),
         Task::Test(arguments) => test::run(arguments),
     }
 }
