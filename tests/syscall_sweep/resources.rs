@@ -5,12 +5,14 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use test_support::syscalls::stack_bytes;
+
 /// Descriptors by what they refer to, threads by name, mapped and locked bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resources {
     descriptors: BTreeMap<String, usize>,
     threads: BTreeMap<String, usize>,
-    /// Without the heap, of which malloc gives nothing back.
+    /// Without the heap, of which malloc gives nothing back, and threads' stacks.
     mapped: u64,
     locked: u64,
 }
@@ -29,7 +31,8 @@ impl Resources {
             }
         }
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        resources.mapped = maps.lines().filter(|line| !line.ends_with("[heap]")).map(length).sum();
+        let lengths = maps.lines().filter(|line| !line.ends_with("[heap]")).map(length);
+        resources.mapped = lengths.sum::<u64>().saturating_sub(stack_bytes());
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let lines =
             status.lines().filter_map(|line| line.strip_prefix("VmLck:").or(line.strip_prefix("VmPin:")));

@@ -20,6 +20,7 @@ use std::thread;
 
 pub use answer::Effect;
 pub use names::name;
+pub use runtime::stack_bytes;
 
 use answer::{Answer, Concern};
 

@@ -1,9 +1,19 @@
 //! Calls for the stacks of threads, which libc and Rust's runtime make and cannot do without.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::answer::perform;
 
 /// Stacks that are known at once.
 const MOST: usize = 1024;
+
+/// Bytes of the stacks that are known.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of the stacks of intercepted threads. libc may keep that of one that has ended until the next begins.
+pub fn stack_bytes() -> u64 {
+    BYTES.load(Ordering::Relaxed)
+}
 
 /// What the supervisor remembers of threads' stacks.
 pub(super) struct Stacks {
@@ -33,13 +43,17 @@ impl Stacks {
             libc::SYS_mmap if call.args[3] & libc::MAP_STACK as u64 != 0 => {
                 let start = perform(call, &call.args);
                 let free = self.stacks.iter_mut().find(|(_, end)| *end == 0)?;
-                *free = (start as u64, start as u64 + length);
+                if start > 0 {
+                    *free = (start as u64, start as u64 + length);
+                    BYTES.fetch_add(length, Ordering::Relaxed);
+                }
                 Some(Some(start))
             }
             libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_munmap => {
                 let of = |(start, end): &&mut (u64, u64)| *start <= first && first < *end;
                 let stack = self.stacks.iter_mut().find(of)?;
                 if i64::from(call.nr) == libc::SYS_munmap {
+                    BYTES.fetch_sub(stack.1 - stack.0, Ordering::Relaxed);
                     *stack = (0, 0);
                 }
                 Some(None)
