@@ -13,6 +13,7 @@ use rayon::prelude::*;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
+use crate::workers;
 
 /// What is computed of bytes in their order.
 pub(crate) trait Digest: Clone + Send {
@@ -66,8 +67,8 @@ pub(crate) fn of_regions<D: Digest>(device: &Device, regions: &[&Region]) -> Res
     let next = AtomicUsize::new(0);
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(groups.len());
     let hashed = thread::scope(|scope| {
-        let workers: Vec<_> =
-            (0..threads).map(|_| scope.spawn(|| fetch_and_hash(device, regions, &groups, &next))).collect();
+        let hash = || fetch_and_hash(device, regions, &groups, &next);
+        let workers = workers::start(scope, "gds-hash", threads, hash)?;
         let joined = workers.into_iter().map(|worker| {
             worker
                 .join()

@@ -33,6 +33,7 @@ pub mod source;
 mod sync;
 mod transport;
 mod verify;
+mod workers;
 
 pub use cufile_sys::HEADER_VERSION as CUFILE_HEADER_VERSION;
 

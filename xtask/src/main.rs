@@ -12,6 +12,7 @@ mod peers;
 mod reliability;
 mod results;
 mod sim;
+mod sweep;
 mod test;
 mod workspace;
 
@@ -44,6 +45,8 @@ enum Task {
     Peers(peers::Arguments),
     /// Run a command on the simulated CUDA driver
     Sim(sim::Arguments),
+    /// Let every system call, driver call and cuFile call fail at each of its uses, with each code
+    Sweep(sweep::Arguments),
     /// Build what the tests need, run them all, count what could not run
     Test(test::Arguments),
 }
@@ -59,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         Task::Mutants(arguments) => mutants::run(arguments),
         Task::Peers(arguments) => peers::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),
+        Task::Sweep(arguments) => sweep::run(arguments),
         Task::Test(arguments) => test::run(arguments),
     }
 }

@@ -18,6 +18,7 @@ use crate::plan::align_up;
 use crate::policy::{CuFilePaths, Memory, Route, Terms};
 use crate::report::{CacheReport, Fallback, PathBytes, share_of};
 use crate::transport::{PathKind, Transport, read_extent};
+use crate::workers;
 
 /// Bytes of one read.
 const READ_SIZE: u64 = 4 << 20;
@@ -96,8 +97,7 @@ pub(super) fn read(verifier: &Verifier, path: &Path, files: &[Found], builder: &
     let threads = cores.clamp(THREADS.start, THREADS.end).min(extents.len());
     let slots = RingOptions { slots: 1, slot_size: read_size as usize };
     let paths = thread::scope(|scope| {
-        let workers: Vec<_> =
-            (0..threads).map(|_| scope.spawn(|| work(&shared, device.ring(slots)?))).collect();
+        let workers = workers::start(scope, "gds-verify", threads, || work(&shared, device.ring(slots)?))?;
         let paths = workers.into_iter().map(|worker| {
             worker
                 .join()

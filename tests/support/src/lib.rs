@@ -8,6 +8,7 @@
 //! - [`process`]: child processes that cannot hang a test.
 //! - [`simulator`]: a test, or a program, on the simulated CUDA driver, and the simulator's report afterwards.
 //! - [`cufile_sim`]: the same with the simulated libcufile.
+//! - [`syscalls`]: this process's own system calls, counted, and made to fail.
 
 #![warn(missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
@@ -18,6 +19,7 @@ pub mod fixture;
 pub mod folder;
 pub mod process;
 pub mod simulator;
+pub mod syscalls;
 
 mod compiler;
 mod needs;
