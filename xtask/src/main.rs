@@ -4,6 +4,7 @@ mod asan;
 mod bindgen;
 mod ci;
 mod cufile;
+mod fuzz;
 mod gpu_check;
 mod mutants;
 mod peers;
@@ -31,6 +32,8 @@ enum Task {
     Ci(ci::Arguments),
     /// Fetch NVIDIA's libcufile (1.14 and 1.20) from PyPI into target/cufile
     Cufile(cufile::Arguments),
+    /// Run the fuzz targets for some time each (needs a nightly toolchain)
+    Fuzz(fuzz::Arguments),
     /// Rehearse on the simulated GPU, or pack, what only a machine with a GPU can tell
     GpuCheck(gpu_check::Arguments),
     /// Plant each known fault in a copy of the project and check that its test goes red
@@ -49,6 +52,7 @@ fn main() -> anyhow::Result<()> {
         Task::Bindgen(arguments) => bindgen::run(arguments),
         Task::Ci(arguments) => ci::run(arguments),
         Task::Cufile(arguments) => cufile::run(arguments),
+        Task::Fuzz(arguments) => fuzz::run(arguments),
         Task::GpuCheck(arguments) => gpu_check::run(arguments),
         Task::Mutants(arguments) => mutants::run(arguments),
         Task::Peers(arguments) => peers::run(arguments),
