@@ -13,7 +13,7 @@ pub(crate) struct Arguments {}
 type Step = fn(&mut Ci) -> Result<()>;
 
 /// The steps, the cheap ones first.
-const STEPS: [(&str, Step); 8] = [
+const STEPS: [(&str, Step); 9] = [
     ("formatting", |_| workspace::check(workspace::cargo().args(["fmt", "--all", "--check"]))),
     ("lints", |_| {
         let mut cargo = workspace::cargo();
@@ -38,6 +38,7 @@ const STEPS: [(&str, Step); 8] = [
         Ok(())
     }),
     ("sanitizer", |ci| ci.count("asan")),
+    ("fuzzing", |ci| ci.count("fuzz")),
     ("mutants", |_| workspace::check(workspace::cargo().args(["xtask", "mutants"]))),
 ];
 
