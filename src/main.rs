@@ -1,8 +1,4 @@
-//! The `gds` command line: parse, dispatch, exit code. The work is done by `gds-loader` and `cuda-staging`.
-
-mod cli;
-mod interrupt;
-mod synthetic;
+//! The `gds` program: its environment, then the command line.
 
 use std::process::ExitCode;
 
@@ -14,5 +10,5 @@ fn main() -> ExitCode {
         // SAFETY: the first statement of main; no other thread exists that could read or write the environment.
         unsafe { std::env::set_var(CUFILE_LOG, "/dev/null") };
     }
-    cli::run()
+    gds::run(std::env::args_os()).into()
 }

@@ -107,3 +107,70 @@ fn a_name_from_a_file_cannot_steer_the_terminal() {
     let table = run("inspect", &[&path]).ok().stdout().to_owned();
     assert!(!table.contains('\u{1b}') && table.contains("a\\u{1b}[2J\\nb"), "{table}");
 }
+
+/// Characters that a terminal acts on, or that show a text in another order than it is written.
+const STEERING: [&str; 4] = ["\u{1b}", "\u{9b}", "\u{7f}", "\u{202e}"];
+
+#[test]
+fn neither_errors_nor_json_of_a_strangers_file_steer_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let hostile = format!("a\nb{}", STEERING.concat());
+    let plain = |text: &str| {
+        assert!(!text.contains(STEERING[0]) && !text.contains(STEERING[1]), "{text:?}");
+        assert!(!text.contains(STEERING[2]) && !text.contains(STEERING[3]), "{text:?}");
+    };
+    // A tensor, and the file itself.
+    let path = folder.path().join(format!("{hostile}.safetensors"));
+    let view = TensorView::new(Dtype::U8, vec![1], &[1]).unwrap();
+    std::fs::write(&path, safetensors::serialize([(&hostile, view)], None).unwrap()).unwrap();
+    let json = run("inspect --json", &[&path]).ok();
+    plain(json.stdout());
+    assert_eq!(json.stdout().matches('\n').count(), 1);
+    assert_eq!(json.json()["tensors"][0]["name"], hostile);
+    plain(run("load --device cpu --backend buffered", &[&path]).ok().stdout());
+    // Errors that name both; the line breaks are those of the program's own list.
+    std::fs::write(&path, [&[0xff; 7][..], b"\0", hostile.as_bytes()].concat()).unwrap();
+    for line in ["inspect", "load --device cpu", "verify"] {
+        for path in [&*path, folder.path()] {
+            let run = run(line, &[path]);
+            assert_eq!((run.code(), run.stdout()), (Some(1), ""));
+            plain(run.stderr());
+            let lines: Vec<&str> = run.stderr().lines().collect();
+            assert!(lines.iter().skip(1).all(|line| line.starts_with("  ")), "{lines:?}");
+            assert!(run.stderr().contains("a\\nb\\u{1b}\\u{9b}"), "{lines:?}");
+        }
+    }
+    // `gds inspect *` where there are several.
+    let run = run("inspect", &[folder.path(), &path]);
+    assert_eq!(run.code(), Some(2));
+    plain(run.stderr());
+}
+
+#[test]
+fn files_that_claim_more_than_64_bits_together_are_told_of_and_not_loaded() {
+    let Some(folder) = test_support::folder::in_memory("claims") else { return };
+    // Tensors as large as tensors can be; without a limit the sum of all wraps round to 12 KiB.
+    let most = (1_u64 << 61) - 4096;
+    for name in ["a", "b", "c"] {
+        let last = if name == "c" { 8 * 4096 + (12 << 10) } else { most };
+        let lens = [most, most, last];
+        let mut end = 0;
+        let entries = lens.iter().enumerate().map(|(index, len)| {
+            end += len;
+            let begin = end - len;
+            format!(r#""{name}{index}":{{"dtype":"U8","shape":[{len}],"data_offsets":[{begin},{end}]}}"#)
+        });
+        let text = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
+        let path = folder.path().join(format!("{name}.safetensors"));
+        let head = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+        std::fs::write(&path, &head).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        if let Err(error) = file.set_len(head.len() as u64 + lens.iter().sum::<u64>()) {
+            test_support::not_run("files_that_claim_more_than_64_bits_together", &error.to_string());
+            return;
+        }
+    }
+    let found = run("inspect --json", &[folder.path()]).json();
+    assert_eq!(found["totals"]["bytes"], u64::MAX);
+    run("load --device cpu", &[folder.path()]).fails(1, &[&u64::MAX.to_string()]);
+}

@@ -138,6 +138,22 @@ fn what_is_as_it_was_passes() {
 }
 
 #[test]
+fn a_tensor_without_bytes_may_stand_anywhere_in_its_file_for_a_check_as_for_a_load() {
+    let mut text: serde_json::Value = serde_json::from_str(&small().manifest.to_json()).unwrap();
+    let files = text["files"].as_array_mut().unwrap();
+    let first = files.iter_mut().find(|file| file["name"] == FIRST).unwrap();
+    let tensors = first["tensors"].as_array_mut().unwrap();
+    let none = tensors.pop().unwrap();
+    assert_eq!(none["name"], "none");
+    tensors.insert(0, none);
+    let turned = Manifest::parse(text.to_string().as_bytes()).unwrap();
+    assert_ne!(turned, small().manifest);
+    assert_eq!(differences(&small().path, &turned), []);
+    let model = cpu(&turned).load(&small().path).unwrap();
+    assert_eq!(model.report().verified.as_ref().map(|verified| verified.tensors), Some(5));
+}
+
+#[test]
 fn a_manifest_beside_the_model_is_not_taken_for_part_of_it() {
     let folder = copy();
     let file = Manifest::beside(folder.path());

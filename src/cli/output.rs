@@ -46,7 +46,7 @@ impl Output {
         } else {
             serde_json::to_string(value)
         };
-        self.line(text.context("making JSON of the result")?)
+        self.line(printable_json(&text.context("making JSON of the result")?))
     }
 
     /// Hands everything to the reader; an output that could not be written (a full disk) is an error, not a success.
@@ -109,16 +109,35 @@ pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, String)>) -> T
     table
 }
 
-/// Text from a file, fit for a terminal: control characters, which could move the cursor or recolour the screen, are escaped.
+/// Text from a file, fit for a terminal: what could move the cursor, recolour the screen or show the text in another order is
+/// escaped.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if text.chars().any(char::is_control) {
-        let escape = |character: char| -> String {
-            if character.is_control() { character.escape_default().collect() } else { character.into() }
-        };
-        Cow::Owned(text.chars().map(escape).collect())
-    } else {
-        Cow::Borrowed(text)
+    escaped(text, |character| character.escape_default().to_string())
+}
+
+/// Text of several lines, of which each that follows `separator` is our own: a line break in a name makes no line.
+pub(crate) fn printable_lines(text: &str, separator: &str) -> String {
+    text.split(separator).map(printable).collect::<Vec<_>>().join(separator)
+}
+
+/// The same for JSON, which leaves a part of it as it is. What is not within a string are line breaks and spaces.
+fn printable_json(json: &str) -> String {
+    let escape = |character: char| format!("\\u{:04x}", u32::from(character));
+    json.split('\n').map(|line| escaped(line, escape)).collect::<Vec<_>>().join("\n")
+}
+
+fn escaped(text: &str, escape: impl Fn(char) -> String) -> Cow<'_, str> {
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
     }
+    let shown = |character| if steers(character) { escape(character) } else { character.into() };
+    Cow::Owned(text.chars().map(shown).collect())
+}
+
+/// Control characters, and those that part lines or turn the direction of what follows.
+fn steers(character: char) -> bool {
+    let turns = ['\u{200e}', '\u{200f}', '\u{61c}'].contains(&character);
+    character.is_control() || turns || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -130,5 +149,7 @@ mod tests {
         assert_eq!(printable("model.layers.0.weight"), "model.layers.0.weight");
         assert_eq!(printable("größe"), "größe");
         assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+        assert_eq!(printable("\u{9b}2J\u{7f}\u{202e}"), "\\u{9b}2J\\u{7f}\\u{202e}");
+        assert_eq!(printable_lines("a\n  b\nc", "\n  "), "a\n  b\\nc");
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
 }
 
 /// The machine that the nightly compiler makes programs for, if there is one.
-fn nightly_host() -> Option<String> {
+pub(crate) fn nightly_host() -> Option<String> {
     let run = Command::new("rustup").args(["run", "nightly", "rustc", "-vV"]).output().ok()?;
     let text = String::from_utf8(run.stdout).ok().filter(|_| run.status.success())?;
     text.lines().find_map(|line| line.strip_prefix("host: ")).map(str::to_owned)

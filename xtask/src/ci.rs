@@ -39,6 +39,7 @@ const STEPS: [(&str, Step); 9] = [
     }),
     ("models", |ci| ci.count("loom")),
     ("sanitizer", |ci| ci.count("asan")),
+    ("fuzzing", |ci| ci.count("fuzz")),
     ("mutants", |_| workspace::check(workspace::cargo().args(["xtask", "mutants"]))),
 ];
 

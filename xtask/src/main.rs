@@ -4,6 +4,7 @@ mod asan;
 mod bindgen;
 mod ci;
 mod cufile;
+mod fuzz;
 mod gpu_check;
 mod loom;
 mod mutants;
@@ -35,6 +36,8 @@ enum Task {
     Ci(ci::Arguments),
     /// Fetch NVIDIA's libcufile (1.14 and 1.20) from PyPI into target/cufile
     Cufile(cufile::Arguments),
+    /// Run the fuzz targets for some time each (needs a nightly toolchain)
+    Fuzz(fuzz::Arguments),
     /// Rehearse on the simulated GPU, or pack, what only a machine with a GPU can tell
     GpuCheck(gpu_check::Arguments),
     /// Run the models of what runs at the same time, in every order of events
@@ -57,6 +60,7 @@ fn main() -> anyhow::Result<()> {
         Task::Bindgen(arguments) => bindgen::run(arguments),
         Task::Ci(arguments) => ci::run(arguments),
         Task::Cufile(arguments) => cufile::run(arguments),
+        Task::Fuzz(arguments) => fuzz::run(arguments),
         Task::GpuCheck(arguments) => gpu_check::run(arguments),
         Task::Loom(arguments) => loom::run(arguments),
         Task::Mutants(arguments) => mutants::run(arguments),

@@ -1,5 +1,6 @@
 //! A load held against a manifest: what can be known before any data moves, and the bytes.
 
+use std::collections::HashMap;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -103,7 +104,10 @@ impl Check {
                     }
                 }
             }
-            files.push(file);
+            // By name: tensors without bytes have no order that a header would have to keep.
+            let sums: HashMap<&str, Checksum> =
+                file.iter().flat_map(|file| &file.tensors).map(|of| (&*of.name, of.checksum)).collect();
+            files.push(sums);
         }
         if !matches!(source.origin, Origin::File) {
             let with_tensors = manifest.files.iter().filter(|file| !file.tensors.is_empty());
@@ -113,20 +117,15 @@ impl Check {
         if !differences.is_empty() {
             return Err(Error::Manifest { path: source.path.clone(), differences });
         }
-        // Nothing differs, so that each file's tensors are those of its header, which is the manifest's, in its order.
+        // Nothing differs, so that each file's tensors are those of its header.
         let wanted = |tensor: &TensorRef| {
             let entry = source.entry(*tensor);
-            let file = files[tensor.shard as usize]?;
             Some(Wanted {
-                file: file.name.clone(),
+                file: names[tensor.shard as usize].as_str().into(),
                 name: entry.name.clone(),
                 offset: entry.offset,
                 len: entry.len,
-                expected: file
-                    .tensors
-                    .get(tensor.tensor as usize)
-                    .filter(|of| of.name == entry.name)?
-                    .checksum,
+                expected: *files[tensor.shard as usize].get(&*entry.name)?,
             })
         };
         let tensors = chosen.iter().map(wanted).collect::<Option<Vec<_>>>();
