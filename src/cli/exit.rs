@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use gds_loader::{ErrorKind, SaveError};
 
+use super::output::printable;
+
 /// Bad data or failed I/O.
 const FAILED: u8 = 1;
 /// The command line asks for something that makes no sense.
@@ -42,7 +44,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // Nothing is left to be told if standard error is closed too.
-    let _ = writeln!(io::stderr(), "error: {}", message(error));
+    let _ = writeln!(io::stderr(), "error: {}", fit_to_print(&message(error)));
     ExitCode::from(code(error))
 }
 
@@ -77,6 +79,11 @@ fn message(error: &anyhow::Error) -> String {
         }
         message
     })
+}
+
+/// A message may quote files and their names. Its lines stay lines, and that is all it can do to a terminal.
+fn fit_to_print(message: &str) -> String {
+    message.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
 /// Only standard output is ever written to a pipe here.

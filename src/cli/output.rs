@@ -3,13 +3,14 @@
 //! `println!` panics when the reader has gone away (`gds inspect | head`), so everything is written through this buffered writer,
 //! whose errors are values. It is flushed by [`Output::finish`] only, after the result is complete.
 
-use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::Path;
 
 use anyhow::Context;
 use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, TableStyle};
 use serde::{Serialize, Serializer};
+
+pub(crate) use gds_loader::format::printable;
 
 /// Buffered standard output.
 #[derive(Debug)]
@@ -107,28 +108,4 @@ pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, String)>) -> T
         column.set_padding((0, 3));
     }
     table
-}
-
-/// Text from a file, fit for a terminal: control characters, which could move the cursor or recolour the screen, are escaped.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if text.chars().any(char::is_control) {
-        let escape = |character: char| -> String {
-            if character.is_control() { character.escape_default().collect() } else { character.into() }
-        };
-        Cow::Owned(text.chars().map(escape).collect())
-    } else {
-        Cow::Borrowed(text)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(printable("model.layers.0.weight"), "model.layers.0.weight");
-        assert_eq!(printable("größe"), "größe");
-        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
-    }
 }
