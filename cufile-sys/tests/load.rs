@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failure here fails the test")]
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -282,6 +283,58 @@ fn the_working_directory_is_never_looked_in() {
     for path in [absolute.to_owned(), format!("{absolute}:")] {
         assert_eq!(search(&here, &[("LD_LIBRARY_PATH", &path)]), Ok(here.join("libcufile.so.0")), "{path}");
         std::fs::remove_file(&marker).unwrap();
+    }
+}
+
+/// A program that has more rights than its caller must not run what the caller names.
+#[test]
+fn no_variable_is_heeded_with_more_rights_than_the_callers() {
+    const NOBODY: u32 = 65_534;
+    let test = "no_variable_is_heeded_with_more_rights_than_the_callers";
+    let scratch = on_disk("rights");
+    let folder = scratch.path();
+    let (library, marker) = (folder.join("lib/libcufile.so.0"), folder.join("marker"));
+    stand_in(&library, all_names(), Some(&marker));
+    let lib = library.parent().unwrap().to_str().unwrap();
+    // Another user must be able to run, to load and to leave the mark.
+    let open_to_all = |path: &Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    };
+    let program = folder.join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    [folder, library.parent().unwrap(), &library, &program].map(open_to_all);
+    let home = folder.join("home");
+    let python = home.join(".local/lib/python3.11/site-packages/nvidia/cu13/lib");
+    std::fs::create_dir_all(&python).unwrap();
+    std::fs::copy(&library, python.join("libcufile.so.0")).unwrap();
+    let beside_an_empty_one = format!(":{lib}");
+    let ways = [
+        vec![(LIBRARY_VARIABLE, library.to_str().unwrap())],
+        vec![("LD_LIBRARY_PATH", lib)],
+        vec![("LD_LIBRARY_PATH", beside_an_empty_one.as_str())],
+        vec![("HOME", home.to_str().unwrap())],
+    ]
+    .map(|way| way.into_iter().map(|(name, value)| (name, value.to_owned())).collect::<Vec<_>>());
+    let run = |way: &[(&str, String)]| {
+        let mut command = Command::new(&program);
+        command.args(["--exact", "the_search_ends_in_a_library_or_a_reason", "--nocapture"]);
+        let output = command.current_dir(folder).env_clear().envs(way.iter().cloned()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    };
+    for way in &ways {
+        assert!(run(way).contains(FOUND), "{way:?}");
+        std::fs::remove_file(&marker).unwrap();
+    }
+    let owned = std::os::unix::fs::chown(&program, Some(NOBODY), Some(NOBODY));
+    if let Err(error) = owned {
+        return not_run(test, &format!("no other user can be had: {error}"));
+    }
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    for way in &ways {
+        let text = run(way);
+        assert!(!marker.exists(), "{way:?}: {text}");
     }
 }
 
