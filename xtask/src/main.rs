@@ -4,12 +4,14 @@ mod asan;
 mod bindgen;
 mod ci;
 mod cufile;
+mod deny;
 mod gpu_check;
 mod mutants;
 mod peers;
 mod results;
 mod sim;
 mod test;
+mod unsafes;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -31,6 +33,8 @@ enum Task {
     Ci(ci::Arguments),
     /// Fetch NVIDIA's libcufile (1.14 and 1.20) from PyPI into target/cufile
     Cufile(cufile::Arguments),
+    /// Check licences, sources and known vulnerabilities of all that is depended on
+    Deny(deny::Arguments),
     /// Rehearse on the simulated GPU, or pack, what only a machine with a GPU can tell
     GpuCheck(gpu_check::Arguments),
     /// Plant each known fault in a copy of the project and check that its test goes red
@@ -41,6 +45,8 @@ enum Task {
     Sim(sim::Arguments),
     /// Build what the tests need, run them all, count what could not run
     Test(test::Arguments),
+    /// Count what is unsafe, crate by crate, and check that each block says why it is sound
+    Unsafes(unsafes::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -49,10 +55,12 @@ fn main() -> anyhow::Result<()> {
         Task::Bindgen(arguments) => bindgen::run(arguments),
         Task::Ci(arguments) => ci::run(arguments),
         Task::Cufile(arguments) => cufile::run(arguments),
+        Task::Deny(arguments) => deny::run(arguments),
         Task::GpuCheck(arguments) => gpu_check::run(arguments),
         Task::Mutants(arguments) => mutants::run(arguments),
         Task::Peers(arguments) => peers::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),
         Task::Test(arguments) => test::run(arguments),
+        Task::Unsafes(arguments) => unsafes::run(arguments),
     }
 }
