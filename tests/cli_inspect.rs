@@ -2,10 +2,15 @@
 
 mod cli_support;
 
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
 use cli_support::{keys, run, synth};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
+use test_support::process;
 
 #[test]
 fn it_says_what_the_reference_says() {
@@ -96,6 +101,83 @@ fn a_long_table_is_cut_and_says_so() {
     let long = run("inspect --all", &[folder.path()]).ok().stdout().to_owned();
     assert!(long.contains("lm_head.weight") && !long.contains("--all"));
     assert!(!long.contains('\u{1b}'), "no colours where nobody sees them");
+}
+
+/// A file with this header and `data` bytes of data.
+fn hostile(path: &Path, header: &str, data: usize) {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + data, 0);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_message_about_a_file_cannot_steer_the_terminal_or_forge_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hostile.safetensors");
+    let name = "\\u001b[2Jn\\nerror: forged \\u202egnp";
+    let entry = r#""shape": [2], "data_offsets": [0, 4]"#;
+    let headers = [
+        format!("{{\"{name}\": {{\"dtype\": \"F32\", {entry}}}}}"),
+        format!("{{\"a\": {{\"dtype\": \"{name}\", {entry}}}}}"),
+        format!("{{\"a\": {{\"{name}\": 1, \"{name}\": 1, \"dtype\": \"F32\", {entry}}}}}"),
+        format!("{{\"__metadata__\": {{\"{name}\": 1}}}}"),
+    ];
+    for header in headers {
+        hostile(&path, &header, 4);
+        let run = run("inspect", &[&path]);
+        assert_eq!(run.code(), Some(1));
+        let said = run.stderr().strip_suffix('\n').unwrap();
+        assert!(!said.contains(|c: char| c.is_control() || c == '\u{202e}'), "{said:?}");
+        assert!(said.contains("\\u{1b}[2Jn\\nerror: forged \\u{202e}gnp"), "{said}");
+    }
+    let index = folder.path().join("model.safetensors.index.json");
+    std::fs::write(&index, format!("{{\"weight_map\": {{\"{name}\": \"../{name}\"}}}}")).unwrap();
+    run("inspect", &[&index]).fails(1, &["`\\u{1b}[2Jn\\nerror", "\"../\\u{1b}[2Jn\\nerror"]);
+    // Long ones are cut short.
+    hostile(&path, &format!("{{\"{}\": {{\"dtype\": \"F32\", {entry}}}}}", "n".repeat(1 << 20)), 4);
+    let run = run("inspect", &[&path]);
+    assert!(run.code() == Some(1) && run.stderr().len() < 2000, "{}", run.stderr().len());
+}
+
+/// Texts that would cost more than they are long, if anything in reading them were square in their length or deep in calls.
+#[test]
+fn little_memory_and_time_are_enough_to_refuse_a_hostile_header() {
+    const ENTRIES: usize = 100_000;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hostile.safetensors");
+    let entry = r#"{"dtype":"U8","shape":[0],"data_offsets":[0,0]}"#;
+    let many = |name: &dyn Fn(usize) -> String, value: &str| {
+        (0..ENTRIES).map(|k| format!("\"{}\":{value}", name(k))).collect::<Vec<_>>().join(",")
+    };
+    let numbered = |k: usize| format!("t{k}");
+    let headers = [
+        ("deep", format!("{{\"a\":{}", "[".repeat(1 << 20))),
+        ("deep and unknown", format!("{{\"a\":{{\"x\":{}", "{\"y\":".repeat(1 << 18))),
+        ("the last name twice", format!("{{{},\"t0\":{entry}}}", many(&numbered, entry))),
+        ("all the same name", format!("{{{}}}", many(&|_| "t".into(), entry))),
+        ("many fields", format!("{{\"a\":{{{},\"t0\":1}}}}", many(&numbered, "1"))),
+        ("much metadata", format!("{{\"__metadata__\":{{{},\"t0\":\"\"}}}}", many(&numbered, "\"\""))),
+        ("many dimensions", format!("{{\"a\":{{\"dtype\":\"U8\",\"shape\":[{}1]", "1,".repeat(1 << 20))),
+        (
+            "an overlap at the end",
+            format!(
+                "{{{},\"z\":{{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}},\"y\":{{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}}}",
+                many(&numbered, entry)
+            ),
+        ),
+    ];
+    for (what, header) in headers {
+        hostile(&path, &header, 1);
+        // 512 MiB of addresses, which is some 100 times the text, and the threads' stacks.
+        let mut limited = Command::new("sh");
+        limited
+            .args(["-c", "ulimit -v 524288; exec \"$0\" inspect \"$1\"", env!("CARGO_BIN_EXE_gds")])
+            .arg(&path);
+        let run = process::run(limited.env("RAYON_NUM_THREADS", "2"), Duration::from_secs(20));
+        assert_eq!(run.code(), Some(1), "{what}: {run}");
+        assert!(run.stderr.starts_with("error: ") && run.stderr.len() < 3000, "{what}: {run}");
+    }
 }
 
 #[test]

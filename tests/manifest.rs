@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use cuda_staging::{Device, RegionMut};
 use gds_loader::manifest::{Difference, Manifest, ManifestMode, Proven, What};
@@ -308,6 +309,27 @@ fn mix_ups_are_found_and_named() {
     assert!(has(&both, FIRST, None, |what| *what == What::Header), "{both:?}");
     assert!(has(&both, SECOND, Some("d"), checksum), "{both:?}");
     assert!(both.iter().all(|found| found.file != FIRST || found.tensor.is_none()), "{both:?}");
+}
+
+/// A text of a few megabytes must not buy hours.
+#[test]
+fn a_manifest_of_many_files_is_compared_in_little_time() {
+    const FILES: usize = 30_000;
+    let entries: Vec<String> = (0..FILES)
+        .map(|k| format!(r#"{{"name":"{k}","length":0,"checksum":"0000000000000000","tensors":[]}}"#))
+        .collect();
+    let text = format!(
+        r#"{{"format":"gds-manifest","version":1,"algorithm":"crc64-nvme","files":[{}]}}"#,
+        entries.join(",")
+    );
+    let manifest = Manifest::parse(text.as_bytes()).unwrap();
+    let start = Instant::now();
+    let found = differences(&small().path, &manifest);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // The model's own are extra, and come first.
+    assert_eq!(found.len(), FILES + 3);
+    assert!(found[..3].iter().all(|difference| difference.what == What::Extra));
+    assert!(found[3..].iter().zip(0..).all(|(difference, k): (_, u32)| difference.file == k.to_string()));
 }
 
 #[test]

@@ -89,10 +89,10 @@ fn option(u: &mut Unstructured<'_>, command: &str, manifest: &Path) -> Result<Ve
             (*u.choose(&["auto", "buffered", "mmap", "direct", "gds", "lazy", "x\u{9b}"])?).into(),
         ),
         ("load", 6) => valued(
-            *u.choose(&["--threads", "--slots", "--depth"])?,
+            u.choose(&["--threads", "--slots", "--depth"])?,
             (*u.choose(&["0", "1", "3", "x"])?).into(),
         ),
-        ("load", 7) => valued(*u.choose(&["--slot-size", "--read-size"])?, number(u)?),
+        ("load", 7) => valued(u.choose(&["--slot-size", "--read-size"])?, number(u)?),
         ("load", 8) => vec!["--digest".into()],
         ("load" | "verify", 9) => valued("--manifest", manifest.into()),
         ("verify", 4) => vec![

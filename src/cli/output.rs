@@ -3,13 +3,15 @@
 //! `println!` panics when the reader has gone away (`gds inspect | head`), so everything is written through this buffered writer,
 //! whose errors are values. It is flushed by [`Output::finish`] only, after the result is complete.
 
-use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::Path;
 
 use anyhow::Context;
 use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, TableStyle};
 use serde::{Serialize, Serializer};
+
+pub(crate) use gds_loader::format::printable;
+use gds_loader::format::steers_a_terminal;
 
 /// Buffered standard output.
 #[derive(Debug)]
@@ -109,12 +111,6 @@ pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, String)>) -> T
     table
 }
 
-/// Text from a file, fit for a terminal: what could move the cursor, recolour the screen or show the text in another order is
-/// escaped.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, |character| character.escape_default().to_string())
-}
-
 /// Text of several lines, of which each that follows `separator` is our own: a line break in a name makes no line.
 pub(crate) fn printable_lines(text: &str, separator: &str) -> String {
     text.split(separator).map(printable).collect::<Vec<_>>().join(separator)
@@ -122,22 +118,12 @@ pub(crate) fn printable_lines(text: &str, separator: &str) -> String {
 
 /// The same for JSON, which leaves a part of it as it is. What is not within a string are line breaks and spaces.
 fn printable_json(json: &str) -> String {
-    let escape = |character: char| format!("\\u{:04x}", u32::from(character));
-    json.split('\n').map(|line| escaped(line, escape)).collect::<Vec<_>>().join("\n")
-}
-
-fn escaped(text: &str, escape: impl Fn(char) -> String) -> Cow<'_, str> {
-    if !text.contains(steers) {
-        return Cow::Borrowed(text);
-    }
-    let shown = |character| if steers(character) { escape(character) } else { character.into() };
-    Cow::Owned(text.chars().map(shown).collect())
-}
-
-/// Control characters, and those that part lines or turn the direction of what follows.
-fn steers(character: char) -> bool {
-    let turns = ['\u{200e}', '\u{200f}', '\u{61c}'].contains(&character);
-    character.is_control() || turns || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    let escape = |character: char| match character {
+        '\n' => "\n".to_owned(),
+        character if steers_a_terminal(character) => format!("\\u{:04x}", u32::from(character)),
+        character => character.into(),
+    };
+    json.chars().map(escape).collect()
 }
 
 #[cfg(test)]
@@ -145,11 +131,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(printable("model.layers.0.weight"), "model.layers.0.weight");
-        assert_eq!(printable("größe"), "größe");
-        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
-        assert_eq!(printable("\u{9b}2J\u{7f}\u{202e}"), "\\u{9b}2J\\u{7f}\\u{202e}");
+    fn only_our_own_lines_are_lines() {
         assert_eq!(printable_lines("a\n  b\nc", "\n  "), "a\n  b\\nc");
+    }
+
+    #[test]
+    fn json_stays_json() {
+        assert_eq!(printable_json("{\n \"a\u{9b}\": \"é\"\n}"), "{\n \"a\\u009b\": \"é\"\n}");
     }
 }

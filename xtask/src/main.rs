@@ -4,6 +4,7 @@ mod asan;
 mod bindgen;
 mod ci;
 mod cufile;
+mod deny;
 mod fuzz;
 mod gpu_check;
 mod loom;
@@ -15,6 +16,7 @@ mod results;
 mod sim;
 mod sweep;
 mod test;
+mod unsafes;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -36,6 +38,8 @@ enum Task {
     Ci(ci::Arguments),
     /// Fetch NVIDIA's libcufile (1.14 and 1.20) from PyPI into target/cufile
     Cufile(cufile::Arguments),
+    /// Check licences, sources and known vulnerabilities of all that is depended on
+    Deny(deny::Arguments),
     /// Run the fuzz targets for some time each (needs a nightly toolchain)
     Fuzz(fuzz::Arguments),
     /// Rehearse on the simulated GPU, or pack, what only a machine with a GPU can tell
@@ -52,6 +56,8 @@ enum Task {
     Sweep(sweep::Arguments),
     /// Build what the tests need, run them all, count what could not run
     Test(test::Arguments),
+    /// Count what is unsafe, crate by crate, and check that each block says why it is sound
+    Unsafes(unsafes::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -60,6 +66,7 @@ fn main() -> anyhow::Result<()> {
         Task::Bindgen(arguments) => bindgen::run(arguments),
         Task::Ci(arguments) => ci::run(arguments),
         Task::Cufile(arguments) => cufile::run(arguments),
+        Task::Deny(arguments) => deny::run(arguments),
         Task::Fuzz(arguments) => fuzz::run(arguments),
         Task::GpuCheck(arguments) => gpu_check::run(arguments),
         Task::Loom(arguments) => loom::run(arguments),
@@ -68,5 +75,6 @@ fn main() -> anyhow::Result<()> {
         Task::Sim(arguments) => sim::run(arguments),
         Task::Sweep(arguments) => sweep::run(arguments),
         Task::Test(arguments) => test::run(arguments),
+        Task::Unsafes(arguments) => unsafes::run(arguments),
     }
 }

@@ -14,6 +14,7 @@ use hashbrown::HashTable;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use super::json::{self, Skip, Text};
+use super::printable::{Name, words};
 use super::sniff::{FileKind, PREFIX_LEN};
 
 /// An index: every tensor it names with the shard that holds it.
@@ -63,7 +64,8 @@ pub enum IndexError {
     },
     /// A key appears twice in one object.
     #[error(
-        "the key `{key}` appears twice in the index; readers disagree on which of the two counts, so neither does"
+        "the key `{}` appears twice in the index; readers disagree on which of the two counts, so neither does",
+        Name(key)
     )]
     DuplicateKey {
         /// The repeated key.
@@ -82,7 +84,7 @@ pub enum IndexError {
     #[error("the index's `weight_map` is empty: it names no tensor and no shard")]
     EmptyWeightMap,
     /// A tensor is given something other than the name of a shard.
-    #[error("the index gives tensor `{tensor}` {found} where the name of a shard must stand")]
+    #[error("the index gives tensor `{}` {found} where the name of a shard must stand", Name(tensor))]
     ShardType {
         /// The tensor.
         tensor: String,
@@ -91,8 +93,10 @@ pub enum IndexError {
     },
     /// A shard's name could lead out of the folder.
     #[error(
-        "the index gives tensor `{tensor}` the shard {shard:?}, whose name {problem}; \
-         a shard must be a plain relative path inside the index's folder"
+        "the index gives tensor `{}` the shard \"{}\", whose name {problem}; \
+         a shard must be a plain relative path inside the index's folder",
+        Name(tensor),
+        Name(shard)
     )]
     ShardName {
         /// The tensor.
@@ -138,9 +142,8 @@ impl Index {
         let mut deserializer = serde_json::Deserializer::from_str(json);
         let parsed =
             IndexSeed(&fault).deserialize(&mut deserializer).and_then(|map| deserializer.end().map(|()| map));
-        let parsed = parsed.map_err(|error| {
-            fault.0.take().unwrap_or_else(|| IndexError::Json { message: error.to_string() })
-        })?;
+        let parsed = parsed
+            .map_err(|error| fault.0.take().unwrap_or_else(|| IndexError::Json { message: words(&error) }))?;
         let builder = parsed.ok_or(IndexError::NoWeightMap)?;
         if builder.index.tensors.is_empty() { Err(IndexError::EmptyWeightMap) } else { Ok(builder.finish()) }
     }
@@ -300,7 +303,7 @@ impl<'de> Visitor<'de> for IndexSeed<'_> {
             }
             if key == "weight_map" {
                 builder = Some(map.next_value_seed(WeightMapSeed(fault)).inspect_err(|error| {
-                    fault.note(IndexError::WeightMap { message: error.to_string() });
+                    fault.note(IndexError::WeightMap { message: words(error) });
                 })?);
             } else {
                 map.next_value_seed(Skip { repeated: &repeated })?;

@@ -12,6 +12,7 @@ use super::dtype::Dtype;
 use super::fault::HeaderFault;
 use super::header::TensorEntry;
 use super::json::{self, Skip, Text};
+use super::printable::{Name, words};
 use super::shape::Shape;
 
 /// The key that is no tensor.
@@ -87,7 +88,7 @@ fn refuse_repeated_names(tensors: &[TensorEntry]) -> Result<(), HeaderFault> {
 
 fn syntax_fault(text: &[u8], error: &serde_json::Error) -> HeaderFault {
     match json::kind_of(text) {
-        "an object" | "no JSON" => HeaderFault::Json { message: error.to_string() },
+        "an object" | "no JSON" => HeaderFault::Json { message: words(error) },
         found => HeaderFault::NotAnObject { found },
     }
 }
@@ -138,12 +139,12 @@ impl<'de> Visitor<'de> for TableSeed<'_> {
                     return Err(faults.fail(HeaderFault::DuplicateKey { key: METADATA.to_owned(), within }));
                 }
                 metadata = Some(map.next_value_seed(MetadataSeed(faults)).inspect_err(|error| {
-                    faults.note(HeaderFault::Metadata { message: error.to_string() });
+                    faults.note(HeaderFault::Metadata { message: words(error) });
                 })?);
                 continue;
             }
             let entry = map.next_value_seed(EntrySeed { name: &name, faults }).inspect_err(|error| {
-                faults.note(HeaderFault::Entry { tensor: name.to_string(), message: error.to_string() });
+                faults.note(HeaderFault::Entry { tensor: name.to_string(), message: words(error) });
             })?;
             let Entry { dtype, shape, offsets: [begin, end] } = entry;
             let Some(len) = end.checked_sub(begin) else {
@@ -216,7 +217,7 @@ struct EntrySeed<'a> {
 
 impl EntrySeed<'_> {
     fn repeated(&self, key: &str) {
-        let within = format!("the entry of tensor `{}`", self.name);
+        let within = format!("the entry of tensor `{}`", Name(self.name));
         self.faults.note(HeaderFault::DuplicateKey { key: key.to_owned(), within });
     }
 

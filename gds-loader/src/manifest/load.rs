@@ -1,6 +1,6 @@
 //! A load held against a manifest: what can be known before any data moves, and the bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -90,10 +90,11 @@ impl Check {
         chosen: &[TensorRef],
     ) -> Result<Self> {
         let names: Vec<_> = source.shards.iter().map(|shard| name_of(&source.origin, &shard.path)).collect();
+        let places = manifest.places();
         let mut differences = Vec::new();
         let mut files = Vec::with_capacity(names.len());
         for (name, shard) in names.iter().zip(&source.shards) {
-            let file = manifest.file(name);
+            let file = places.get(&**name).map(|place| &manifest.files[*place]);
             match file {
                 None => differences.push(Difference::of_file(name, What::Extra)),
                 Some(file) => {
@@ -110,8 +111,9 @@ impl Check {
             files.push(sums);
         }
         if !matches!(source.origin, Origin::File) {
+            let found: HashSet<&str> = names.iter().map(|name| &**name).collect();
             let with_tensors = manifest.files.iter().filter(|file| !file.tensors.is_empty());
-            let missing = with_tensors.filter(|file| !names.iter().any(|name| **name == *file.name));
+            let missing = with_tensors.filter(|file| !found.contains(&*file.name));
             differences.extend(missing.map(|file| Difference::of_file(&file.name, What::Missing)));
         }
         if !differences.is_empty() {

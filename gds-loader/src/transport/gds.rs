@@ -7,10 +7,10 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
 use cuda_staging::RegionMut;
 
+use super::reopen::reopen;
 use super::{PathKind, ReadFailure, Target};
 use crate::cufile::{CuFile, CuFileError, CuFileResult, Direction, Driver, Mode, RegisteredBuffer};
 
@@ -47,10 +47,6 @@ impl Gds {
             source,
         };
         let file = open_direct(target).map_err(failed)?;
-        let (first, second) = (target.file.metadata().map_err(failed)?, file.metadata().map_err(failed)?);
-        if (first.dev(), first.ino()) != (second.dev(), second.ino()) {
-            return Err(failed(io::Error::from_raw_os_error(libc::ESTALE)));
-        }
         let file = CuFile::register(driver, file, target.path)?;
         let mut gds = Self { file, len: target.len, alignment: target.direct_alignment.max(PAGE) };
         if gds.landing() == Landing::Straight && target.in_memory {
@@ -126,10 +122,8 @@ impl Gds {
 
 /// Opens the file with `O_DIRECT`, or plainly where the file system refuses that: the library is asked then whether it takes it.
 fn open_direct(target: &Target<'_>) -> io::Result<File> {
-    let mut options = File::options();
-    options.read(true);
-    match options.clone().custom_flags(libc::O_DIRECT).open(target.path) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => options.open(target.path),
+    match reopen(target, libc::O_DIRECT) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => reopen(target, 0),
         opened => opened,
     }
 }

@@ -12,6 +12,7 @@ mod extent;
 mod gds;
 mod gds_batch;
 mod mmap;
+mod reopen;
 mod uring;
 
 use std::fmt;

@@ -138,6 +138,7 @@ pub(super) fn perform(call: &libc::seccomp_data, args: &[u64; 6]) -> i64 {
 }
 
 /// What a call is about.
+#[allow(clippy::large_enum_variant, reason = "one is made at a time, where nothing may allocate")]
 pub(super) enum Concern {
     /// A file, by this path.
     Path([u8; 512], usize),
