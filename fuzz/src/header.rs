@@ -1,5 +1,5 @@
 //! Headers: this reader and the `safetensors` crate give the same verdict and read the same tensors, but for what
-//! [`Stricter`] lists.
+//! `Stricter` lists.
 
 use std::fs::File;
 use std::os::fd::FromRawFd as _;
