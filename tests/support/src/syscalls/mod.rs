@@ -4,8 +4,8 @@
 //! the filter, in the same process. So whatever enters the kernel is seen, by libc or past it, and nothing is built for it. The supervisor
 //! lets a call go on, answers it with an error, or makes it itself with fewer bytes, since memory and descriptors are its own too.
 //!
-//! Not handed over are calls that cannot fail or belong to the runtime alone ([`filter::LEFT_ALONE`]). Seen and let go on is what Rust's
-//! runtime and libc do for a thread's stacks ([`runtime`]): they abort where that fails, before any code of ours is asked.
+//! Not handed over are calls that cannot fail or belong to the runtime alone (`filter::LEFT_ALONE`). Seen and let go on is what Rust's
+//! runtime and libc do for a thread's stacks (`runtime`): they abort where that fails, before any code of ours is asked.
 //! malloc must take its memory from brk alone ([`ENVIRONMENT`]), for the same reason.
 
 mod answer;
