@@ -91,17 +91,17 @@ impl Api {
     /// Searches for libcufile and loads the first one that opens.
     ///
     /// Where the environment variable `GDS_CUFILE_LIBRARY` is set and not empty, it names the library by an absolute
-    /// path, and no other is tried. Else these are tried in turn: the name `libcufile.so.0`, then `libcufile.so`, as the
-    /// dynamic linker finds them; the CUDA toolkit's and the system's library folders; NVIDIA's packages
-    /// (`nvidia/cu13/lib`, `nvidia/cufile/lib`) in the active Python environment and the usual site-packages. The working
-    /// directory is never looked in.
+    /// path, and no other is tried. Else these are tried in turn: the names `libcufile.so.0`, `libcufile.so.1` and
+    /// `libcufile.so`, as the dynamic linker finds them; the CUDA toolkit's and the system's library folders; NVIDIA's
+    /// packages (`nvidia/cu13/lib`, `nvidia/cufile/lib`) in the active Python environment and the usual site-packages. The
+    /// working directory is never looked in, nor is a folder of stubs.
     ///
     /// Opening a library runs its code. Like every program's, the environment of this one decides which that is, and is
     /// trusted to name a libcufile.
     ///
     /// # Errors
-    /// [`LoadError::NotFound`] lists every name tried and why it failed; [`LoadError::MissingSymbol`] where the library
-    /// found lacks a function that all have; [`LoadError::RelativePath`] where the variable holds a relative path.
+    /// [`LoadError::NotFound`] lists every name tried and why it failed; [`LoadError::MissingSymbol`] where the only
+    /// libraries found lack functions that all have; [`LoadError::RelativePath`] where the variable holds a relative path.
     pub fn load() -> Result<Api, LoadError> {
         if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
             // SAFETY: the environment is trusted to name a libcufile.
@@ -110,7 +110,7 @@ impl Api {
         let variable = |name: &str| std::env::var_os(name);
         let linker_path = search::linker_path();
         let surroundings = Surroundings { variable: &variable, linker_path, root: Path::new("/") };
-        let mut attempts = Vec::new();
+        let (mut attempts, mut no_libcufile) = (Vec::new(), None);
         for candidate in surroundings.candidates() {
             let (name, flags) = match &candidate {
                 Candidate::Name(name) => (OsStr::new(name), FLAGS),
@@ -124,18 +124,25 @@ impl Api {
             // SAFETY: the system's folders and the environment are trusted to hold a libcufile under its name.
             match unsafe { open(name, flags) } {
                 // SAFETY: as above.
-                Ok(library) => return unsafe { resolve(library, Path::new(name)) },
+                Ok(library) => match unsafe { resolve(library, Path::new(name)) } {
+                    Ok(api) => return Ok(api),
+                    Err(error) => {
+                        let (name, reason) = (name.to_string_lossy().into_owned(), error.to_string());
+                        attempts.push(Attempt { name, reason });
+                        no_libcufile.get_or_insert(error);
+                    }
+                },
                 Err(error) if flags == FLAGS => attempts.push(attempt(name, &error)),
                 Err(_) => attempts.push(Attempt {
                     name: name.to_string_lossy().into_owned(),
                     reason:
                         "not looked up by name, since LD_LIBRARY_PATH has an empty or relative entry, which \
-                             means the working directory; and not loaded already"
+                             means the working directory, or one of stubs; and not loaded already"
                             .into(),
                 }),
             }
         }
-        Err(LoadError::NotFound { attempts })
+        Err(no_libcufile.unwrap_or(LoadError::NotFound { attempts }))
     }
 
     /// Loads the library at `path`, an absolute path, and no other.
