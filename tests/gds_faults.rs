@@ -111,6 +111,14 @@ const CASES: &[Case] = &[
         forced: (3, &["5030"]),
     },
     Case {
+        name: "a code of CUDA's, of a GPU that is well",
+        settings: &[(SCRIPT, "read@3=-1:5011")],
+        by: By::First(2),
+        because: &["5011"],
+        proof: Some("verified"),
+        forced: (3, &["5011"]),
+    },
+    Case {
         name: "the first file does not register",
         settings: &[(SCRIPT, "handle_register[00001-of]=5030")],
         by: By::SecondShard,
