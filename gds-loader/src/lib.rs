@@ -30,6 +30,7 @@ mod policy;
 mod report;
 mod save;
 pub mod source;
+mod threads;
 mod transport;
 mod verify;
 
@@ -48,5 +49,7 @@ pub use save::{
     Durability, PublishError, SAVING_DROP_LIMIT, SaveError, SaveReport, SaveStages, SaveTensor, Saver,
     Saving, Synced, TensorBytes,
 };
+#[doc(hidden)]
+pub use threads::{in_parallel, share_out};
 pub use transport::{Engine, PathKind, ReadCause};
 pub use verify::{Verifier, VerifyReport};
