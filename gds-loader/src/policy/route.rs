@@ -1,6 +1,5 @@
 //! A file and the path it is on.
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,15 +9,16 @@ use super::presence::{Presence, Whose};
 use super::{Backend, CuFilePaths, Reach, explain, explain_with_gds, open, read_ahead, verdict};
 use crate::cufile::Driver;
 use crate::error::{Error, Result};
-use crate::facts::{FileFacts, FileSystem};
+use crate::facts::{FileFacts, FileSystem, Residency, residency};
 use crate::report::{Choice, Fallback};
+use crate::source::ShardFile;
 use crate::transport::{Buffered, Landing, PathKind, ReadCause, ReadFailure, Target, Transport};
 
 /// A file and the path it is on, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct Route {
     path: PathBuf,
-    file: Arc<File>,
+    file: ShardFile,
     len: u64,
     direct_alignment: u64,
     in_memory: bool,
@@ -68,7 +68,7 @@ impl Route {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where the forced path refuses, or every path does.
-    pub(crate) fn open(path: &Path, file: &Arc<File>, facts: &FileFacts, terms: &Terms<'_>) -> Result<Self> {
+    pub(crate) fn open(path: &Path, file: &ShardFile, facts: &FileFacts, terms: &Terms<'_>) -> Result<Self> {
         let in_memory = facts.file_system == FileSystem::Memory;
         let target = Target {
             path,
@@ -93,19 +93,21 @@ impl Route {
         let on_host = matches!(current.transport, Transport::Host(_));
         let fills = matches!(first, PathKind::Buffered | PathKind::Mmap);
         let local = facts.file_system == FileSystem::Local;
-        let presence = (forced.is_some() && fills && terms.share && local)
-            .then(|| Presence::announce(file, Whose::Sharing).ok())
-            .flatten();
+        let presence = file
+            .as_kept()
+            .filter(|_| forced.is_some() && fills && terms.share && local)
+            .and_then(|file| Presence::announce(file, Whose::Sharing).ok());
         let habits = Habits {
             memory: terms.memory,
             share: terms.share && on_host,
             keep: terms.keep_pages,
             read_ahead: target.read_ahead,
         };
-        let cache = forced.is_none().then(|| PageCache::new(file, facts, habits));
+        let watched = file.as_kept().filter(|_| forced.is_none());
+        let cache = watched.map(|file| PageCache::new(file, facts, habits));
         Ok(Self {
             path: path.to_path_buf(),
-            file: Arc::clone(file),
+            file: file.clone(),
             len: facts.len,
             direct_alignment: target.direct_alignment,
             in_memory,
@@ -122,8 +124,8 @@ impl Route {
         })
     }
 
-    /// The file, open for ordinary reads.
-    pub(crate) fn file(&self) -> &Arc<File> {
+    /// The file, for ordinary reads.
+    pub(crate) fn file(&self) -> &ShardFile {
         &self.file
     }
 
@@ -242,9 +244,14 @@ impl Route {
         self.switch(&failed, Reach::File, 0, reason.to_owned()).map(|_| ())
     }
 
+    /// How much of it the page cache holds now.
+    pub(crate) fn residency(&self) -> Residency {
+        self.file.open().map_or(Residency::Unknown, |file| residency(&file, self.len))
+    }
+
     /// Fails where the file's length is no longer what it was.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
-        let found = self.file.metadata().map_or(self.len, |metadata| metadata.len());
+        let found = self.file.open_at(&self.path)?.metadata().map_or(self.len, |metadata| metadata.len());
         if found == self.len {
             return Ok(());
         }
@@ -393,7 +400,7 @@ mod tests {
             transport: Transport::Host(Arc::new(failing)),
             rest: &[PathKind::Buffered, PathKind::Mmap],
         };
-        let file = Arc::new(file);
+        let file = ShardFile::kept(file);
         let target = Target {
             path: Path::new("x"),
             file: &file,
@@ -405,7 +412,7 @@ mod tests {
         let buffered = Transport::Host(Arc::new(Buffered::open(&target)));
         Route {
             path: "x".into(),
-            file: Arc::clone(&file),
+            file: file.clone(),
             len: 8192,
             direct_alignment: 512,
             in_memory: false,

@@ -1,16 +1,17 @@
 //! `O_DIRECT` reads, by `pread(2)` or by a queue: past the page cache, from the device into our memory.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use super::{HostReads, PathKind, Target};
+use crate::source::ShardFile;
 
 /// The file opened a second time, with `O_DIRECT`.
 #[derive(Debug)]
 pub(crate) struct Direct {
-    file: Arc<File>,
+    file: ShardFile,
     alignment: u64,
 }
 
@@ -21,13 +22,7 @@ impl Direct {
     /// `EINVAL` where the file system refuses `O_DIRECT`; `ESTALE` where the path now leads to another file than the one
     /// whose header was read, of which no byte may be mixed in.
     pub(crate) fn open(target: &Target<'_>) -> io::Result<Self> {
-        let file =
-            OpenOptions::new().read(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC).open(target.path)?;
-        let (first, second) = (target.file.metadata()?, file.metadata()?);
-        if (first.dev(), first.ino()) != (second.dev(), second.ino()) {
-            return Err(io::Error::from_raw_os_error(libc::ESTALE));
-        }
-        Ok(Self { file: Arc::new(file), alignment: target.direct_alignment })
+        Ok(Self { file: target.file.direct(target.path)?, alignment: target.direct_alignment })
     }
 }
 
@@ -41,10 +36,10 @@ impl HostReads for Direct {
     }
 
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(into, offset)
+        self.file.open()?.read_at(into, offset)
     }
 
     fn queued(&self) -> Option<&Arc<File>> {
-        Some(&self.file)
+        self.file.as_kept()
     }
 }

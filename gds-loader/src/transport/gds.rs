@@ -46,8 +46,12 @@ impl Gds {
             path: target.path.into(),
             source,
         };
+        let Some(first) = target.file.as_kept() else {
+            let reason = "cuFile needs files that stay open, and there are too few descriptors for that: raise RLIMIT_NOFILE";
+            return Err(failed(io::Error::other(reason)));
+        };
         let file = open_direct(target).map_err(failed)?;
-        let (first, second) = (target.file.metadata().map_err(failed)?, file.metadata().map_err(failed)?);
+        let (first, second) = (first.metadata().map_err(failed)?, file.metadata().map_err(failed)?);
         if (first.dev(), first.ino()) != (second.dev(), second.ino()) {
             return Err(failed(io::Error::from_raw_os_error(libc::ESTALE)));
         }
@@ -103,6 +107,13 @@ impl Gds {
             }
             Err(error) => Err(failure(error, extent.start, expected)),
         }
+    }
+
+    /// That `extent` could not be read, because cuFile has kept every window.
+    pub(crate) fn without_window(&self, extent: &Range<u64>) -> ReadFailure {
+        let (doing, what) =
+            ("reading into a window".into(), "no end of the reads that have all of them".into());
+        failure(CuFileError::Nonsense { doing, what }, extent.start, self.expected(extent))
     }
 
     /// Reads as many bytes at `offset` as `into` has room for.
