@@ -6,9 +6,9 @@ mod cli_support;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cli_support::{Run, keys, run, run_simulated, run_with, synth};
+use cli_support::{Run, gds, keys, run, run_simulated, run_with, synth};
 use serde_json::Value;
-use test_support::{cufile_sim, simulator};
+use test_support::{compile, cufile_sim, process, simulator};
 
 /// What is said to take no longer, and more than twice that for a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -49,6 +49,43 @@ fn finding<'a>(checkup: &'a Value, id: &str) -> &'a Value {
 
 fn blocking(checkup: &Value) -> Vec<&str> {
     checkup["verdict"]["blocking"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect()
+}
+
+/// Whoever can write to a folder must not run code in those who stand in it.
+#[test]
+fn no_library_is_loaded_from_the_working_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    synth(&folder.path().join("model"), "--size 1MB");
+    let here = folder.path().join("here");
+    std::fs::create_dir(&here).unwrap();
+    let marker = folder.path().join("marker");
+    let planted = here.join("planted.so");
+    let source = format!(
+        "#include <stdio.h>\n__attribute__((constructor)) static void loaded(void) {{ fclose(fopen(\"{}\", \"w\")); }}\n",
+        marker.display()
+    );
+    compile(&source, &planted, &["-shared", "-fPIC"].map(str::to_owned));
+    for name in ["libcuda.so", "libcuda.so.1", "libcufile.so", "libcufile.so.0", "libcufile_rdma.so.1"] {
+        std::fs::copy(&planted, here.join(name)).unwrap();
+    }
+    let run = |line: &str, path: Option<&Path>| {
+        let mut command = gds();
+        command.args(line.split_whitespace()).current_dir(&here).env_remove("LD_LIBRARY_PATH");
+        command.envs(path.map(|path| ("LD_LIBRARY_PATH", path)));
+        process::run(&mut command, process::LIMIT)
+    };
+    for line in [
+        "check ../model",
+        "load ../model",
+        "load ../model --backend gds",
+        "bench --raw ../model --device cpu",
+    ] {
+        let said = run(line, None);
+        assert!(!marker.exists(), "{line}: {said}");
+    }
+    // The planted ones do leave their mark where somebody asks for them.
+    let said = run("check ../model", Some(&here));
+    assert!(marker.exists(), "{said}");
 }
 
 #[test]

@@ -3,10 +3,13 @@
 mod cli_support;
 
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use cli_support::{keys, names_in, run, synth};
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
+use test_support::process;
 
 #[test]
 fn the_json_has_the_fields_of_the_design() {
@@ -145,4 +148,27 @@ fn progress_goes_to_standard_error_when_asked() {
     let done = run("load --device cpu --progress always", &[folder.path()]).ok();
     let last = done.stderr().lines().last().unwrap();
     assert!(last.starts_with("loading: 1.00 MB of 1.00 MB, ") && last.ends_with(" GB/s"), "{last}");
+}
+
+/// A sparse file takes no room on a disk, and what it says is true: then it is the memory that is not there.
+#[test]
+fn a_file_longer_than_the_memory_is_an_error_at_once() {
+    const LEN: u64 = 1 << 42;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sparse.safetensors");
+    let header = format!(r#"{{"a":{{"dtype":"U8","shape":[{LEN}],"data_offsets":[0,{LEN}]}}}}"#);
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    std::fs::write(&path, &bytes).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(bytes.len() as u64 + LEN).unwrap();
+    for backend in ["auto", "direct", "buffered"] {
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -v 2097152; exec \"$0\" load --device cpu --backend \"$2\" \"$1\""]);
+        limited.arg(env!("CARGO_BIN_EXE_gds")).arg(&path).arg(backend);
+        let run = process::run(&mut limited, Duration::from_secs(20));
+        assert_eq!(run.code(), Some(1), "{backend}: {run}");
+        let said = format!("out of memory: mmap failed with 12 while allocating {LEN} bytes");
+        assert!(run.stderr.contains(&said), "{run}");
+    }
 }

@@ -161,6 +161,16 @@ fn only_its_own_work_is_replaced() {
 }
 
 #[test]
+fn what_is_no_file_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("model.safetensors");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    run("synth --size 1MB", &[folder.path()])
+        .fails(1, &["model.safetensors is not of an earlier `gds synth`"]);
+    assert_eq!(names_in(folder.path()), ["model.safetensors"]);
+}
+
+#[test]
 fn a_disk_too_small_is_said_at_once_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model");

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use cuda_staging::{Device, RegionMut, Stream};
 use gds_loader::format::Dtype;
+use gds_loader::source::Source;
 use gds_loader::{
-    Backend, Destination, Error, ErrorKind, Loader, Model, PathKind, SaveError, SaveTensor, Saver,
+    Backend, Destination, Error, ErrorKind, Loader, Model, PathKind, SaveError, SaveTensor, Saver, Verifier,
 };
 use sha2::{Digest as _, Sha256};
 use test_support::fixture::{File, payload};
@@ -67,6 +68,86 @@ fn the_cpu_has_no_stream_to_wait_for() {
     let destinations = vec![Destination::host("a", host.as_mut_slice()).unwrap()];
     refused_option(&loader.load_into(&path, destinations).unwrap_err(), "after-stream");
     assert!(host == [0xa5; 4000], "a destination of a load that was refused");
+}
+
+/// Files that are right, and files with every kind of fault before their data.
+fn framings() -> Vec<Vec<u8>> {
+    const GOOD: &str = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    let framed = |json: &str, data: usize| {
+        [&(json.len() as u64).to_le_bytes()[..], json.as_bytes(), &vec![7; data]].concat()
+    };
+    let good = framed(GOOD, 8);
+    let mut files = vec![good.clone(), framed("{}", 0), framed("{}      ", 0), [&good[..], &[0]].concat()];
+    files.push(framed(r#"{"__metadata__":{"k":"v"}}"#, 0));
+    files.extend(
+        ["<!DOCTYPE html><html>", "version https://git-lfs.github.com/spec/v1\nsize 12\n", "PK\x03\x04"]
+            .map(|text| text.as_bytes().to_vec()),
+    );
+    files.extend([0, 1, 7, 8, 9, 30, good.len() - 1].map(|len| good[..len].to_vec()));
+    for length in [0, 1, u64::MAX, i64::MAX as u64, good.len() as u64 - 8, good.len() as u64 - 7] {
+        files.push([&length.to_le_bytes()[..], &good[8..]].concat());
+    }
+    for json in ["[]", "null", "  ", &"[".repeat(10_000), &format!("{GOOD}\0\0"), &format!("{GOOD}{GOOD}")] {
+        files.push(framed(json, 8));
+    }
+    for (from, to) in [
+        ("F32", "F33"),
+        ("[2]", "[3]"),
+        ("[2]", "[-2]"),
+        ("[2]", "[2.0]"),
+        ("[2]", "[4294967296,4294967296]"),
+        ("[0,8]", "[0,4]"),
+        ("[0,8]", "[4,12]"),
+        ("[0,8]", "[8,0]"),
+        ("[0,8]", "[0]"),
+        ("shape", "dtype"),
+        (r#"{"a""#, r#"{"__metadata__":{"n":0},"a""#),
+        (r#"{"a""#, r#"{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"a""#),
+    ] {
+        files.push(framed(&GOOD.replacen(from, to, 1), 8));
+    }
+    files
+}
+
+/// Whoever opens a file, for its header alone, to check it, or to load it by whatever path, gets the same answer.
+#[test]
+fn every_door_gives_the_same_verdict() {
+    let test = "every_door_gives_the_same_verdict";
+    cufile_sim::on_simulator(test, &[("CUFILE_SIM_MODE", "real")], || {
+        let folder = folder::on_disk(test);
+        let path = small(folder.path());
+        let mut doors = vec![(Device::cpu(), Backend::Only(PathKind::Direct))];
+        for kind in [PathKind::Buffered, PathKind::Mmap] {
+            doors.push((Device::cpu(), Backend::Only(kind)));
+        }
+        for backend in [Backend::Auto, Backend::Only(PathKind::Gds)] {
+            doors.push((Device::cuda(0).unwrap(), backend));
+        }
+        let load = |(device, backend): &(Device, Backend)| {
+            Loader::new().device(device.clone()).backend(*backend).load(&path)
+        };
+        // Direct reads are not everywhere.
+        doors.retain(|door| load(door).map_err(|error| error.kind()).err() != Some(ErrorKind::Unavailable));
+        let said = |error: Error| {
+            assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+            error.to_string()
+        };
+        let (mut right, mut wrong) = (0, 0);
+        for bytes in framings() {
+            std::fs::write(&path, &bytes).unwrap();
+            let shown = bytes.escape_ascii();
+            let verdict =
+                Source::open(&path).map(|source| source.tensors.len()).map_err(|error| said(error.into()));
+            for door in &doors {
+                let loaded = load(door).map(|model| model.len()).map_err(said);
+                assert_eq!(loaded, verdict, "{door:?}: {shown}");
+            }
+            let verified = Verifier::new().read(&path).map_err(said);
+            assert_eq!(verified.map(|_| ()), verdict.clone().map(|_| ()), "{shown}");
+            if verdict.is_ok() { right += 1 } else { wrong += 1 }
+        }
+        assert_eq!((right, wrong), (4, framings().len() - 4));
+    });
 }
 
 /// Half a second of copies of `from` to `to` on a stream.

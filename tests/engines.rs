@@ -9,13 +9,17 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use gds_loader::{Backend, CancelToken, Engine, Error, ErrorKind, Loader, PathKind};
 use program::{GDS, digests, fallbacks, gds, json, paths, run, shards, synth};
 use serde_json::Value;
 use tempfile::TempDir;
 use test_support::fixture::{File, payload};
-use test_support::{IoUring, compile, folder, not_run, process, refuse_io_uring, tool, without_io_uring};
+use test_support::{
+    IO_URING_CALLS, IoUring, compile, folder, not_run, process, refuse_calls, refuse_io_uring, tool,
+    without_io_uring,
+};
 
 const ENGINES: [Engine; 2] = [Engine::IoUring, Engine::Threads];
 
@@ -58,14 +62,21 @@ fn a_kernel_that_refuses_io_uring_is_asked_and_threads_read() {
     let expected = json(&run(line, [&path]));
     assert_eq!(engine(&expected), ("io-uring".to_owned(), String::new()));
     for (how, why) in [(IoUring::Forbidden, "not permitted"), (IoUring::Unknown, "not implemented")] {
-        let mut command = gds(line, [&path]);
-        refuse_io_uring(&mut command, how);
-        let report = json(&process::run(&mut command, process::LIMIT));
-        assert_eq!(digests(&report), digests(&expected));
-        assert_eq!(paths(&report), paths(&expected), "the path is the same, only its engine is not");
-        assert!(fallbacks(&report).is_empty());
-        let (name, reason) = engine(&report);
-        assert!(name == "threads" && reason.contains(why) && reason.contains("seccomp"), "{name}: {reason}");
+        // All of its calls, and each alone: a profile may let one be set up and then refuse the rest.
+        let each_alone = IO_URING_CALLS.map(|call| call..=call);
+        for calls in std::iter::once(IO_URING_CALLS).chain(each_alone) {
+            let mut command = gds(line, [&path]);
+            refuse_calls(&mut command, calls.clone(), how);
+            let finished = process::run(&mut command, process::LIMIT);
+            assert!(finished.elapsed < Duration::from_secs(5), "{calls:?}: {finished}");
+            let report = json(&finished);
+            assert_eq!(digests(&report), digests(&expected));
+            assert_eq!(paths(&report), paths(&expected), "the path is the same, only its engine is not");
+            assert!(fallbacks(&report).is_empty());
+            let (name, reason) = engine(&report);
+            let explained = reason.contains(why) && reason.contains("seccomp");
+            assert!(name == "threads" && explained, "{calls:?}: {name}: {reason}");
+        }
 
         let mut command = gds(&format!("{line} --engine io-uring"), [&path]);
         refuse_io_uring(&mut command, how);
@@ -97,7 +108,8 @@ fn what_is_asked_of_an_engine_is_what_it_does() {
     let Some((_folder, path)) = model(test, &big()) else { return };
     for (engine, threads, depth, expected) in [
         (Engine::IoUring, 1, 1, (1, 1)),
-        (Engine::IoUring, 2, 7, (2, 7)),
+        (Engine::IoUring, 1, 2, (1, 2)),
+        (Engine::IoUring, 2, 8, (2, 8)),
         (Engine::IoUring, 3, 300, (3, 300)),
         (Engine::Threads, 1, 1, (1, 1)),
         (Engine::Threads, 2, 3, (6, 1)),

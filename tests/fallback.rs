@@ -551,6 +551,21 @@ fn files_that_change(test: &str, device: &Device) {
         assert!(matches!(error, Error::Changed { .. }), "{kind}: {error:?}");
         assert_eq!(error.kind(), ErrorKind::InvalidData);
 
+        // Written to at the same length, as by a download that made the file long first, or by a copy over it.
+        for cut in [1, 4096, 700_000] {
+            let Some((_folder, path, loader)) = changing(test, device, kind) else { continue };
+            let error = load_while(&loader, &path, move |path| {
+                // File systems keep the time of a write to some milliseconds.
+                thread::sleep(Duration::from_millis(20));
+                resize(path, |len| len - cut);
+                resize(path, |len| len + cut);
+            });
+            let error = error.unwrap_err();
+            assert!(matches!(error, Error::Rewritten { .. } | Error::Read { .. }), "{kind}: {error:?}");
+            assert!(error.to_string().contains("model.safetensors"), "{error}");
+            assert_eq!(free(), before, "device memory is back");
+        }
+
         // Replaced, as an atomic update does it: what was opened is what is loaded.
         let Some((_folder, path, loader)) = changing(test, device, kind) else { continue };
         let inode = fs::metadata(&path).unwrap().ino();

@@ -8,6 +8,7 @@ mod gds_support;
 mod program;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -22,8 +23,18 @@ use test_support::{control, folder};
 
 const SCRIPT: &str = "CUFILE_SIM_SCRIPT";
 
+/// The codes of cuFile.
+const CODES: RangeInclusive<u32> = 5001..=5050;
+
+/// A code that nobody knows.
+const UNKNOWN: u32 = 5999;
+
 /// Some reads by one worker.
 const LINE: &str = "load --device cuda:0 --digest --json --threads 1 --read-size 1MiB --backend";
+
+fn long() -> bool {
+    std::env::var_os("GDS_TESTS_LONG").is_some_and(|value| value == "1")
+}
 
 /// Runs `each` for all cases, on as many threads as there are cores.
 fn on_all_cores<T: Sync>(cases: &[T], each: impl Fn(&T) + Sync) {
@@ -48,12 +59,19 @@ fn every_call_of_cufile_fails_once() {
     let mut cases = Vec::new();
     for (function, count) in &calls {
         for k in 1..=*count {
-            cases.extend(["5030", "5001", "5999"].map(|code| (function.as_str(), k, code)));
+            let every = if long() { CODES.collect() } else { vec![5030, 5001] };
+            cases.extend(every.into_iter().chain([UNKNOWN]).map(|code| (function.as_str(), k, code)));
         }
     }
+    if !long() {
+        // Every code of a read, and of one other function, which take turns.
+        let mut turns = calls.keys().map(String::as_str).cycle();
+        cases.extend(CODES.flat_map(|code| [("cuFileRead", 1, code), (turns.next().unwrap(), 1, code)]));
+    }
     let (hit, cannot) = (Mutex::new(BTreeMap::new()), Mutex::new(BTreeSet::new()));
+    let fired = Mutex::new(BTreeMap::new());
     on_all_cores(&cases, |&(function, k, code)| {
-        let effect = if function == "cuFileRead" { format!("-1:{code}") } else { code.to_owned() };
+        let effect = if function == "cuFileRead" { format!("-1:{code}") } else { code.to_string() };
         let script = format!("{function}@{k}={effect}");
         let settings = [REAL, (SCRIPT, script.as_str())];
         for backend in ["auto", "gds"] {
@@ -65,8 +83,14 @@ fn every_call_of_cufile_fails_once() {
             }
             check(&run, backend, &format!("{script} by {backend}"), &checkpoint.digests);
             *hit.lock().unwrap().entry(function).or_insert(0_u64) += run.cufile().faults[0].fired;
+            *fired.lock().unwrap().entry(code).or_insert(0_u64) += run.cufile().faults[0].fired;
         }
     });
+    let fired = fired.into_inner().unwrap();
+    println!("by code: {fired:?}");
+    for code in CODES.chain([UNKNOWN]) {
+        assert!(fired.contains_key(&code), "nothing failed with {code}: {fired:?}");
+    }
     let (hit, cannot) = (hit.into_inner().unwrap(), cannot.into_inner().unwrap());
     println!("failed, so often: {hit:#?}\ncannot fail: {cannot:?}");
     for function in [
@@ -178,10 +202,15 @@ fn calls_of_the_driver_fail_once() {
     };
     let clean = load(&format!("{LINE} gds"), &checkpoint.path, &[REAL]);
     let total = clean.driver.as_ref().unwrap().total_calls;
-    let long = std::env::var_os("GDS_TESTS_LONG").is_some_and(|value| value == "1");
-    let step = if long { 1 } else { 3 };
-    let cases: Vec<(u64, u32)> =
-        (1..total + 20).step_by(step).flat_map(|k| [(k, 2), (k, 4242), (k, 700)]).collect();
+    // Codes after which the context is broken take turns where not all are tried.
+    let codes = |k: u64| match long() {
+        true => vec![2, 4242, 700, 719, 999],
+        false => vec![2, 4242, [700, 719, 999][k as usize % 3]],
+    };
+    let cases: Vec<(u64, u32)> = (1..total + 20)
+        .step_by(if long() { 1 } else { 4 })
+        .flat_map(|k| codes(k).into_iter().map(move |code| (k, code)))
+        .collect();
     let hit = Mutex::new(BTreeMap::new());
     on_all_cores(&cases, |&(k, code)| {
         let fault = format!("*@{k}={code}");
@@ -205,7 +234,7 @@ fn calls_of_the_driver_fail_once() {
             "cuEventDestroy_v2",
             "cuDevicePrimaryCtxRelease_v2",
         ];
-        if code != 700 && !releases.contains(&function.as_str()) {
+        if ![700, 719, 999].contains(&code) && !releases.contains(&function.as_str()) {
             let alive = run.driver.as_ref().unwrap().ours_alive();
             assert!(alive.is_empty(), "{alive:?} after {what}");
             if let Some(cufile) = &run.cufile {
@@ -301,9 +330,7 @@ fn many_faults_at_random() {
         let device = Device::cuda(0).unwrap();
         let mut numbers = Numbers(20_261_129);
         let (mut by_gds, mut elsewhere) = (0, 0);
-        for round in
-            0..if std::env::var_os("GDS_TESTS_LONG").is_some_and(|value| value == "1") { 2000 } else { 60 }
-        {
+        for round in 0..if long() { 2000 } else { 60 } {
             let faults = script(&mut numbers);
             let (threads, pages) =
                 (1 + numbers.below(5) as usize, [4, 16, 64, 256][numbers.below(4) as usize]);

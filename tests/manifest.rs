@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use cuda_staging::{Device, RegionMut};
 use gds_loader::manifest::{Difference, Manifest, ManifestMode, Proven, What};
@@ -135,6 +136,22 @@ fn what_is_as_it_was_passes() {
     let beside = Manifest::beside(copy().path());
     assert_eq!(beside.file_name().unwrap(), "model.gds-manifest.json");
     assert_eq!(Manifest::parse(small.manifest.to_json().as_bytes()).unwrap(), small.manifest);
+}
+
+#[test]
+fn a_tensor_without_bytes_may_stand_anywhere_in_its_file_for_a_check_as_for_a_load() {
+    let mut text: serde_json::Value = serde_json::from_str(&small().manifest.to_json()).unwrap();
+    let files = text["files"].as_array_mut().unwrap();
+    let first = files.iter_mut().find(|file| file["name"] == FIRST).unwrap();
+    let tensors = first["tensors"].as_array_mut().unwrap();
+    let none = tensors.pop().unwrap();
+    assert_eq!(none["name"], "none");
+    tensors.insert(0, none);
+    let turned = Manifest::parse(text.to_string().as_bytes()).unwrap();
+    assert_ne!(turned, small().manifest);
+    assert_eq!(differences(&small().path, &turned), []);
+    let model = cpu(&turned).load(&small().path).unwrap();
+    assert_eq!(model.report().verified.as_ref().map(|verified| verified.tensors), Some(5));
 }
 
 #[test]
@@ -292,6 +309,27 @@ fn mix_ups_are_found_and_named() {
     assert!(has(&both, FIRST, None, |what| *what == What::Header), "{both:?}");
     assert!(has(&both, SECOND, Some("d"), checksum), "{both:?}");
     assert!(both.iter().all(|found| found.file != FIRST || found.tensor.is_none()), "{both:?}");
+}
+
+/// A text of a few megabytes must not buy hours.
+#[test]
+fn a_manifest_of_many_files_is_compared_in_little_time() {
+    const FILES: usize = 30_000;
+    let entries: Vec<String> = (0..FILES)
+        .map(|k| format!(r#"{{"name":"{k}","length":0,"checksum":"0000000000000000","tensors":[]}}"#))
+        .collect();
+    let text = format!(
+        r#"{{"format":"gds-manifest","version":1,"algorithm":"crc64-nvme","files":[{}]}}"#,
+        entries.join(",")
+    );
+    let manifest = Manifest::parse(text.as_bytes()).unwrap();
+    let start = Instant::now();
+    let found = differences(&small().path, &manifest);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // The model's own are extra, and come first.
+    assert_eq!(found.len(), FILES + 3);
+    assert!(found[..3].iter().all(|difference| difference.what == What::Extra));
+    assert!(found[3..].iter().zip(0..).all(|(difference, k): (_, u32)| difference.file == k.to_string()));
 }
 
 #[test]

@@ -75,8 +75,8 @@ impl Fired {
     fn print(&self, title: &str) {
         println!("{title}: faults that fired, by function and code");
         for (function, counts) in &self.0 {
-            let count = |code| format!("{code}: {:>4}", counts.get(code).copied().unwrap_or(0));
-            let counts: Vec<String> = codes().iter().map(count).collect();
+            let count = |code: &u32| format!("{code}: {:>4}", counts.get(code).copied().unwrap_or(0));
+            let counts: Vec<String> = PASSING.iter().chain(&BREAKING).map(count).collect();
             println!("  {function:<32} {}", counts.join("  "));
         }
     }
@@ -149,6 +149,28 @@ impl Load {
         Some(hit)
     }
 
+    /// Runs it with the first call of each function failing with `code`, on as many threads as there are cores.
+    fn first_of_each<'a>(
+        &self,
+        code: u32,
+        functions: impl Iterator<Item = &'a String> + Send,
+        fired: &Mutex<Fired>,
+    ) {
+        let functions = Mutex::new(functions);
+        let next = || functions.lock().unwrap().next();
+        let work = || {
+            while let Some(function) = next() {
+                let hit = self.with_fault(&format!("{function}@1"), code);
+                fired.lock().unwrap().note(&hit.unwrap_or_else(|| panic!("{function} was not called")), code);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+                scope.spawn(work);
+            }
+        });
+    }
+
     /// Runs it with the k-th call failing with `code`, for each k of `numbers`, until no fault fires any more, on as many threads as
     /// there are cores.
     fn sweep(&self, code: u32, numbers: impl Iterator<Item = u64> + Send, fired: &Mutex<Fired>) {
@@ -183,6 +205,10 @@ fn every_call_of_a_load_by_one_worker() {
     let load = Load::new("--threads 1 --slots 3 --slot-size 8KiB --read-size 4KiB");
     let (_, report) = well_on_gpu(&load.line, &load.path, &[]);
     let fired = Mutex::new(Fired::default());
+    // Each of the codes that are not swept hits each function once.
+    for code in BREAKING.into_iter().filter(|code| !codes().contains(code)) {
+        load.first_of_each(code, report.calls.keys(), &fired);
+    }
     for code in codes() {
         load.sweep(code, 1.., &fired);
         // The last calls move about from run to run, and some may have escaped.

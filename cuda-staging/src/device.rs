@@ -246,7 +246,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] on the CPU device; those of the driver.
-    pub fn window_ring<W: AsRef<RegionMut>>(&self) -> Result<WindowRing<W>> {
+    pub fn window_ring<W: AsRef<RegionMut> + 'static>(&self) -> Result<WindowRing<W>> {
         WindowRing::new(self)
     }
 

@@ -3,6 +3,8 @@
 //! "Not available here" is a variant of its own, so that a fallback matches on type and never on text. Codes of the
 //! CUDA driver stay numbers: one that no table knows is reported as it came.
 
+use std::fmt;
+use std::io;
 use std::time::Duration;
 
 /// Everything this crate's operations can fail with.
@@ -28,8 +30,8 @@ pub enum Error {
         doing: String,
     },
     /// Memory ran out. The device stays usable.
-    #[error("out of memory: {call} failed with {code} while {doing}: {requested} bytes asked, {} free; ask for less, or free memory first",
-        free.map_or_else(|| "an unknown number".to_owned(), |free| free.to_string()))]
+    #[error("out of memory: {call} failed with {} while {doing}: {requested} bytes asked, {} free; ask for less, or free memory first",
+        Code { call, code: *code }, free.map_or_else(|| "an unknown number".to_owned(), |free| free.to_string()))]
     OutOfMemory {
         /// The function that refused.
         call: &'static str,
@@ -81,6 +83,22 @@ impl Error {
 
     pub(crate) fn invalid(what: impl Into<String>) -> Self {
         Self::InvalidArgument(what.into())
+    }
+}
+
+/// The code of a call, with what the system says about it where it is the system's.
+struct Code<'a> {
+    call: &'a str,
+    code: i32,
+}
+
+impl fmt::Display for Code<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The driver's functions are called so, and no system call is.
+        match self.call.starts_with("cu") {
+            true => self.code.fmt(f),
+            false => io::Error::from_raw_os_error(self.code).fmt(f),
+        }
     }
 }
 

@@ -55,6 +55,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![warn(missing_docs)]
+#![cfg_attr(
+    feature = "loom",
+    allow(dead_code, unused_imports, reason = "models stand in for the driver's library")
+)]
 
 mod cuda;
 mod device;
@@ -62,12 +66,15 @@ mod error;
 mod info;
 pub mod limits;
 mod memory;
+#[cfg(all(test, feature = "loom"))]
+mod models;
 mod region;
 mod ring;
 mod selector;
 mod slot;
 mod statistics;
 mod stream;
+mod sync;
 
 /// The release of cudarc whose streams [`Ring::wait_for_cudarc`] takes.
 pub use cudarc;

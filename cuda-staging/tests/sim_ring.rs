@@ -282,6 +282,8 @@ fn slots_that_cannot_be_pinned_are_pageable() {
 fn copies_wait_for_the_callers_stream() {
     on_simulator("copies_wait_for_the_callers_stream", &[], || {
         static DONE: AtomicBool = AtomicBool::new(false);
+        /// # Safety
+        /// - None: the driver's type of such functions has the word.
         unsafe extern "C" fn work(_: *mut c_void) {
             thread::sleep(Duration::from_millis(50));
             DONE.store(true, Ordering::SeqCst);

@@ -1,6 +1,7 @@
 //! Copies out of windows on the simulated driver, whose copies run late.
 #![allow(clippy::unwrap_used, reason = "a failed preparation is a failed test")]
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::slice;
 use std::time::{Duration, Instant};
@@ -79,6 +80,35 @@ fn windows_come_back_in_order_and_their_bytes_are_where_they_belong() {
             })
             .collect();
         assert!(bytes_of(&whole) == expected);
+    });
+}
+
+/// A window that is another one each time it is asked.
+struct Shifting {
+    windows: [RegionMut; 2],
+    asked: Cell<usize>,
+}
+
+impl AsRef<RegionMut> for Shifting {
+    fn as_ref(&self) -> &RegionMut {
+        let asked = self.asked.get();
+        self.asked.set(asked + 1);
+        &self.windows[asked % 2]
+    }
+}
+
+#[test]
+fn the_window_that_was_checked_is_the_one_that_is_copied_from() {
+    on_simulator("the_window_that_was_checked_is_the_one_that_is_copied_from", &[], || {
+        let device = Device::cuda(0).unwrap();
+        let large = windows(&device, 1).pop().unwrap().0;
+        let small = device.allocate(4096, 4096).unwrap();
+        let to = device.allocate(WINDOW, 256).unwrap();
+        let mut ring: WindowRing<Shifting> = device.window_ring().unwrap();
+        let window = Shifting { windows: [large, small], asked: Cell::new(0) };
+        // What is in bounds of the first is not in those of the second.
+        ring.launch(window, vec![SlotCopy { slot_offset: 0, to }]).unwrap();
+        assert_eq!(ring.take_back().unwrap().unwrap().asked.get(), 1);
     });
 }
 

@@ -4,7 +4,7 @@
 //! own and has crashed programs that unloaded it. Symbols are bound at once, so that a broken library fails here and not
 //! in the middle of a read, and stay local, so that they cannot stand in for those of another copy.
 
-use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, OsString, c_char, c_void};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt as _;
@@ -97,18 +97,21 @@ impl Api {
     /// working directory is never looked in, nor is a folder of stubs.
     ///
     /// Opening a library runs its code. Like every program's, the environment of this one decides which that is, and is
-    /// trusted to name a libcufile.
+    /// trusted to name a libcufile; unless the program runs with more rights than its caller has (set-user-ID, file
+    /// capabilities): then no variable is heeded, as by the dynamic linker.
     ///
     /// # Errors
     /// [`LoadError::NotFound`] lists every name tried and why it failed; [`LoadError::MissingSymbol`] where the only
     /// libraries found lack functions that all have; [`LoadError::RelativePath`] where the variable holds a relative path.
     pub fn load() -> Result<Api, LoadError> {
-        if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
+        // What runs with more rights than whoever started it has, must not load what that one names.
+        let trusted = !search::has_more_rights();
+        let variable = |name: &str| std::env::var_os(name).filter(|_| trusted);
+        if let Some(path) = variable(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
             // SAFETY: the environment is trusted to name a libcufile.
             return unsafe { Api::load_from(Path::new(&path)) };
         }
-        let variable = |name: &str| std::env::var_os(name);
-        let linker_path = search::linker_path();
+        let linker_path = if trusted { search::linker_path() } else { OsString::new() };
         let surroundings = Surroundings { variable: &variable, linker_path, root: Path::new("/") };
         let (mut attempts, mut no_libcufile) = (Vec::new(), None);
         for candidate in surroundings.candidates() {

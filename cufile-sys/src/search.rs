@@ -177,6 +177,12 @@ fn version_of(path: &Path) -> Vec<u32> {
     name.split(['-', '.']).filter_map(|part| part.parse().ok()).collect()
 }
 
+/// Whether the process has more rights than whoever started it, as the kernel tells the dynamic linker.
+pub(crate) fn has_more_rights() -> bool {
+    // SAFETY: takes a number and returns one.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// `LD_LIBRARY_PATH` as it was when the process started: the dynamic linker heeds no later change.
 pub(crate) fn linker_path() -> OsString {
     const NAME: &str = "LD_LIBRARY_PATH";

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failure here fails the test")]
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -186,9 +188,13 @@ fn nvidias_1_14_lacks_what_came_later() {
 
 const FOUND: &str = "the search found: ";
 const FAILED: &str = "the search failed: ";
+/// Before a 1 where the kernel says that the process has more rights than its caller.
+const RIGHTS: &str = "more rights: ";
 
 #[test]
 fn the_search_ends_in_a_library_or_a_reason() {
+    // SAFETY: takes a number and returns one.
+    println!("{RIGHTS}{}", unsafe { libc::getauxval(libc::AT_SECURE) });
     match Api::get() {
         Ok(api) => {
             assert!(api.library().is_absolute());
@@ -318,6 +324,62 @@ fn the_working_directory_is_never_looked_in() {
     for path in [absolute.to_owned(), format!("{absolute}:")] {
         assert_eq!(search(&here, &[("LD_LIBRARY_PATH", &path)]), Ok(here.join("libcufile.so.0")), "{path}");
         std::fs::remove_file(&marker).unwrap();
+    }
+}
+
+/// A program that has more rights than its caller must not run what the caller names.
+#[test]
+fn no_variable_is_heeded_with_more_rights_than_the_callers() {
+    const NOBODY: u32 = 65_534;
+    let test = "no_variable_is_heeded_with_more_rights_than_the_callers";
+    let scratch = on_disk("rights");
+    let folder = scratch.path();
+    let (library, marker) = (folder.join("lib/libcufile.so.0"), folder.join("marker"));
+    stand_in(&library, all_names(), Some(&marker));
+    let lib = library.parent().unwrap().to_str().unwrap();
+    let program = folder.join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // Another user must be able to run, to load and to leave the mark.
+    for path in [folder, library.parent().unwrap(), &library, &program] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let home = folder.join("home");
+    let python = home.join(".local/lib/python3.11/site-packages/nvidia/cu13/lib");
+    std::fs::create_dir_all(&python).unwrap();
+    std::fs::copy(&library, python.join("libcufile.so.0")).unwrap();
+    let beside_an_empty_one = format!(":{lib}");
+    let ways = [
+        (LIBRARY_VARIABLE, library.to_str().unwrap()),
+        ("LD_LIBRARY_PATH", lib),
+        ("LD_LIBRARY_PATH", &*beside_an_empty_one),
+        ("HOME", home.to_str().unwrap()),
+    ];
+    let run = |command: &mut Command, way: (&str, &str)| {
+        command.args(["--exact", "the_search_ends_in_a_library_or_a_reason", "--nocapture"]);
+        let output = command.current_dir(folder).env_clear().envs([way]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    };
+    for way in ways {
+        assert!(run(&mut Command::new(&program), way).contains(FOUND), "{way:?}");
+        std::fs::remove_file(&marker).unwrap();
+    }
+    if let Err(error) = std::os::unix::fs::chown(&program, Some(NOBODY), Some(NOBODY)) {
+        return not_run(test, &format!("the program cannot be given to another user: {error}"));
+    }
+    // As that user the library is found, so that it is not for want of access where it is not found below.
+    if !run(Command::new(&program).uid(NOBODY).gid(NOBODY), ways[0]).contains(FOUND) {
+        return not_run(test, "another user cannot reach the build folder");
+    }
+    std::fs::remove_file(&marker).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    for way in ways {
+        let text = run(&mut Command::new(&program), way);
+        if text.contains(&format!("{RIGHTS}0")) {
+            return not_run(test, "the disk is mounted without set-user-ID");
+        }
+        assert!(!marker.exists(), "{way:?}: {text}");
     }
 }
 

@@ -13,7 +13,8 @@ use rayon::prelude::*;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
-use crate::threads::{in_parallel, share_out};
+use crate::threads::in_parallel;
+use crate::workers::share_out;
 
 /// What is computed of bytes in their order.
 pub(crate) trait Digest: Clone + Send {
@@ -66,7 +67,7 @@ pub(crate) fn of_regions<D: Digest>(device: &Device, regions: &[&Region]) -> Res
     let groups = groups(regions);
     let next = AtomicUsize::new(0);
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(groups.len());
-    let hashed = share_out(threads, || fetch_and_hash(device, regions, &groups, &next));
+    let hashed = share_out("gds-hash", threads, || fetch_and_hash(device, regions, &groups, &next));
     let panicked = || Err(Error::Worker { reason: "a hashing thread panicked".into() });
     let hashed =
         hashed.into_iter().map(|hashed| hashed.unwrap_or_else(panicked)).collect::<Result<Vec<_>>>()?;

@@ -68,6 +68,13 @@ pub enum Error {
         found: u64,
     },
 
+    /// A file was written to, at the same length, between its header being read and its last byte arriving.
+    #[error("{path}: was written to while being loaded, so its bytes may be of two versions: load it again when its writer is done", path = path.display())]
+    Rewritten {
+        /// The file.
+        path: PathBuf,
+    },
+
     /// The device or its driver failed.
     #[error(transparent)]
     Device(#[from] cuda_staging::Error),
@@ -148,9 +155,10 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Source(error) if error.is_invalid_data() => ErrorKind::InvalidData,
-            Self::Changed { .. } | Self::Read { source: None, .. } | Self::Manifest { .. } => {
-                ErrorKind::InvalidData
-            }
+            Self::Changed { .. }
+            | Self::Rewritten { .. }
+            | Self::Read { source: None, .. }
+            | Self::Manifest { .. } => ErrorKind::InvalidData,
             Self::Read { source: Some(ReadCause::CuFile(error)), .. }
                 if matches!(**error, CuFileError::Short { .. }) =>
             {

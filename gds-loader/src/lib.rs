@@ -21,6 +21,7 @@ mod digest;
 mod error;
 pub mod facts;
 pub mod format;
+mod limits;
 mod load;
 pub mod manifest;
 mod model;
@@ -30,13 +31,17 @@ mod policy;
 mod report;
 mod save;
 pub mod source;
+mod sync;
 mod threads;
 mod transport;
 mod verify;
+mod workers;
 
 pub use cufile_sys::HEADER_VERSION as CUFILE_HEADER_VERSION;
 
 pub use error::{Error, ErrorKind, Result};
+#[doc(hidden)]
+pub use limits::raise_descriptor_limit;
 pub use load::{Destination, Loader};
 pub use model::{Model, Tensor};
 pub use pipeline::{CancelToken, Measure, Progress};
@@ -50,6 +55,8 @@ pub use save::{
     Saving, Synced, TensorBytes,
 };
 #[doc(hidden)]
-pub use threads::{in_parallel, share_out};
+pub use threads::in_parallel;
 pub use transport::{Engine, PathKind, ReadCause};
 pub use verify::{Verifier, VerifyReport};
+#[doc(hidden)]
+pub use workers::share_out;

@@ -3,7 +3,6 @@
 //! Rayon's own pool is not relied on: where its threads cannot be started, as under a limit on processes, it panics. Ours has as many
 //! threads as can be had; with none, the work is done one after another by whoever asks for it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::thread;
 
@@ -26,19 +25,6 @@ pub fn in_parallel<R: Send>(work: impl FnOnce() -> R + Send) -> R {
             work()
         }
     }
-}
-
-/// Lets up to `most` threads do `work` side by side, which they share out among themselves, and gives what each of them came to;
-/// `None` for one that panicked. Where no thread can be started, the caller does all of it.
-#[doc(hidden)]
-pub fn share_out<R: Send>(most: usize, work: impl Fn() -> R + Sync) -> Vec<Option<R>> {
-    thread::scope(|scope| {
-        let start =
-            |index| thread::Builder::new().name(format!("gds-work-{index}")).spawn_scoped(scope, &work);
-        let started: Vec<_> = (0..most).map_while(|index| start(index).ok()).collect();
-        let alone = (started.is_empty() && most > 0).then(|| catch_unwind(AssertUnwindSafe(&work)));
-        started.into_iter().map(thread::ScopedJoinHandle::join).chain(alone).map(Result::ok).collect()
-    })
 }
 
 /// A pool of so many threads; of as many as rayon finds right, for 0.
@@ -72,19 +58,6 @@ mod tests {
         if wanted > 1 {
             assert_eq!(most_threads(only(1)), Some(1));
         }
-    }
-
-    #[test]
-    fn shared_work_is_done_once_whoever_panics() {
-        let next = std::sync::atomic::AtomicUsize::new(0);
-        let work = || match next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
-            2 => panic!("on purpose"),
-            index => index,
-        };
-        let mut done = share_out(4, work);
-        done.sort_unstable();
-        assert_eq!(done, [None, Some(0), Some(1), Some(3)]);
-        assert_eq!(share_out(0, || 1), []);
     }
 
     #[test]

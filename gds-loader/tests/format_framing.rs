@@ -65,8 +65,8 @@ fn what_is_not_safetensors_is_named() {
 
 #[test]
 fn a_truncated_file_is_not_taken_for_something_else() {
-    // As a length, 640 begins like a pickle does, and 0x5a42 like bzip2 would without its h.
-    for header_len in [640u64, 0x5a42, 0x8b1f] {
+    // As a length, 640 and 1152 begin like pickles do, and 0x5a42 like bzip2 would without its h.
+    for header_len in [640u64, 1152, 0x5a42, 0x8b1f] {
         let json = format!("{:width$}", one("F32", "[1]", 0, 4), width = header_len as usize);
         let bytes = file_bytes(json, 4);
         for len in [8, 9, 100] {
@@ -99,6 +99,27 @@ fn padding_is_of_spaces() {
         assert_eq!(spaced.tensors, agreed(&file_bytes(&json, 4)).unwrap().tensors);
     }
     assert!(HeaderFault::NulPadding { count: 3 }.to_string().contains("3 NUL bytes"));
+}
+
+#[test]
+fn zeros_that_stand_for_what_was_never_written_are_not_called_padding() {
+    let json = one("F32", "[1]", 0, 4);
+    let header_len = json.len();
+    for written in 0..header_len {
+        let text = format!("{}{}", &json[..written], "\0".repeat(header_len - written));
+        let fault = agreed(&file_bytes(text, 4)).unwrap_err();
+        assert_eq!(
+            fault,
+            HeaderFault::Unwritten { written: written as u64, header_len: header_len as u64 },
+            "{fault}"
+        );
+    }
+    // What is wrong before the zeros is said first.
+    let twice = format!("{{{0},{0}}}\0\0", entry("a", "F32", "[1]", 0, 4));
+    assert!(matches!(read(&file_bytes(twice, 4)), Err(HeaderFault::DuplicateKey { .. })));
+    assert_eq!(json_fault("[]\0"), HeaderFault::NotAnObject { found: "an array" });
+    assert_eq!(json_fault(&format!("\u{feff}{json}")), HeaderFault::ByteOrderMark);
+    assert!(matches!(json_fault(&format!("{json}\0 ")), HeaderFault::Json { .. }));
 }
 
 #[test]

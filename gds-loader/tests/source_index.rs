@@ -41,9 +41,19 @@ fn degenerate_texts_have_errors_of_their_own() {
         let text = format!(r#"{{"weight_map":{{"x":{value}}}}}"#);
         assert_eq!(fault(text), IndexError::ShardType { tensor: "x".into(), found });
     }
-    for text in ["{", r#"{"weight_map":{"x":"a.safetensors"}} trailing"#, "<html>", "version https://git-lfs"]
-    {
-        assert!(matches!(fault(text), IndexError::Json { .. } | IndexError::NotAnObject { .. }), "{text}");
+    for (text, words) in [
+        ("{", "EOF"),
+        (r#"{"weight_map":{"x":"a.safetensors"}} trailing"#, "trailing characters"),
+        ("nothing", "line 1"),
+        ("<html>", "HTML"),
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n",
+            "Git LFS pointer to a file of 12345",
+        ),
+        ("\0\0\0\0", "line 1"),
+    ] {
+        let fault = fault(text);
+        assert!(matches!(fault, IndexError::Json { .. }) && fault.to_string().contains(words), "{fault}");
     }
     assert_eq!(fault(b"{\"weight_map\":\xff"), IndexError::NotUtf8 { valid_up_to: 14 });
     let deep = format!(r#"{{"metadata":{}"#, "[".repeat(100_000));

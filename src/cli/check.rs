@@ -3,12 +3,11 @@
 use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use gds_loader::check::{Options, examine};
 
-use super::exit;
+use super::Exit;
 use super::output::Output;
 
 /// Say what GPUDirect Storage needs here, what is missing, and what to do about it
@@ -27,7 +26,7 @@ pub(crate) struct Arguments {
     suggest_config: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let mut options = Options::default();
     options.path.clone_from(&arguments.path);
     // This process does nothing else with cuFile.
@@ -45,7 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
     }
     out.finish()?;
-    Ok(if checkup.verdict.gds || arguments.suggest_config { ExitCode::SUCCESS } else { exit::unavailable() })
+    Ok(if checkup.verdict.gds || arguments.suggest_config { Exit::Done } else { Exit::Unavailable })
 }
 
 /// Whether standard output shows colours, and they are wanted.

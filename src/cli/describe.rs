@@ -109,7 +109,7 @@ pub(crate) fn fallbacks(fallbacks: &[Fallback]) -> Vec<String> {
         .into_iter()
         .map(|(first, count)| {
             let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
-            format!("{} instead of {}{times}: {}", first.to, first.from, first.reason)
+            format!("{} instead of {}{times}: {}", first.to, first.from, printable(&first.reason))
         })
         .collect()
 }

@@ -5,12 +5,29 @@ use std::process::ExitCode;
 
 use gds_loader::{ErrorKind, SaveError};
 
-/// Bad data or failed I/O.
-const FAILED: u8 = 1;
-/// The command line asks for something that makes no sense.
-const USAGE: u8 = 2;
-/// What was forced is not available here.
-const UNAVAILABLE: u8 = 3;
+use super::output::printable_lines;
+
+/// How a command ends: the exit codes of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Done.
+    Done = 0,
+    /// Bad data or failed I/O.
+    Failed = 1,
+    /// The command line asks for something that makes no sense.
+    Usage = 2,
+    /// What was forced is not available here.
+    Unavailable = 3,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// What an item of a list begins with, in a message that has one.
+const LIST: &str = "\n  ";
 
 /// An error of the command line's own making that is the caller's to correct.
 #[derive(Debug)]
@@ -24,46 +41,45 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// The exit code of a command that has said by itself what is wrong.
-pub(crate) fn failed() -> ExitCode {
-    ExitCode::from(FAILED)
-}
-
-/// The exit code of a command that has said by itself that what was asked for is not available here.
-pub(crate) fn unavailable() -> ExitCode {
-    ExitCode::from(UNAVAILABLE)
-}
-
-/// Prints `error` with its causes on standard error and gives its exit code.
+/// Prints `error` with its causes on standard error and says how the program ends.
 ///
 /// A reader that closed standard output has what it wanted (`gds inspect | head`): no message, success.
-pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+pub(crate) fn report(error: &anyhow::Error) -> Exit {
     if is_closed_output(error) {
-        return ExitCode::SUCCESS;
+        return Exit::Done;
     }
     // Nothing is left to be told if standard error is closed too.
-    let _ = writeln!(io::stderr(), "error: {}", message(error));
-    ExitCode::from(code(error))
+    let _ = writeln!(io::stderr(), "error: {}", printable_lines(&message(error), LIST));
+    of(error)
 }
 
-fn code(error: &anyhow::Error) -> u8 {
+/// Prints what clap has to say, help and version included, and says how the program ends.
+pub(crate) fn of_command_line(error: &clap::Error) -> Exit {
+    let plain = error.render().to_string();
+    let shown = printable_lines(&plain, "\n");
+    // Nothing is left to be told if the output is closed.
+    let _ = if shown == plain { error.print() } else { write!(io::stderr(), "{shown}") };
+    if error.use_stderr() { Exit::Usage } else { Exit::Done }
+}
+
+fn of(error: &anyhow::Error) -> Exit {
     for cause in error.chain() {
         if cause.is::<Usage>() {
-            return USAGE;
+            return Exit::Usage;
         }
         let kind = cause.downcast_ref::<gds_loader::Error>().map(gds_loader::Error::kind);
         if let Some(kind) = kind.or_else(|| cause.downcast_ref::<SaveError>().map(SaveError::kind)) {
             return match kind {
-                ErrorKind::Usage => USAGE,
-                ErrorKind::Unavailable => UNAVAILABLE,
-                _ => FAILED,
+                ErrorKind::Usage => Exit::Usage,
+                ErrorKind::Unavailable => Exit::Unavailable,
+                _ => Exit::Failed,
             };
         }
         if cause.downcast_ref::<cuda_staging::Error>().is_some_and(cuda_staging::Error::is_unavailable) {
-            return UNAVAILABLE;
+            return Exit::Unavailable;
         }
     }
-    FAILED
+    Exit::Failed
 }
 
 /// The error and its causes on one line, without a cause that the words before it already contain.

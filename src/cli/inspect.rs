@@ -131,7 +131,8 @@ fn contents<'a>(source: &'a Source, globs: &[globset::Glob]) -> anyhow::Result<C
         .collect();
     let mut totals = Totals {
         files: files.len(),
-        file_bytes: files.iter().map(|file| file.bytes).sum(),
+        // Sparse files can claim more than 64 bits together.
+        file_bytes: files.iter().map(|file| file.bytes).fold(0, u64::saturating_add),
         header_bytes: files.iter().map(|file| file.header_bytes).sum(),
         tensors_not_indexed: source.unindexed.len(),
         ..Totals::default()
@@ -145,9 +146,9 @@ fn contents<'a>(source: &'a Source, globs: &[globset::Glob]) -> anyhow::Result<C
         }
         let share = dtypes.entry(entry.dtype.as_str()).or_default();
         share.tensors += 1;
-        share.bytes += entry.len;
+        share.bytes = share.bytes.saturating_add(entry.len);
         totals.tensors += 1;
-        totals.bytes += entry.len;
+        totals.bytes = totals.bytes.saturating_add(entry.len);
         tensors.push(Tensor {
             name: &entry.name,
             dtype: entry.dtype.as_str(),

@@ -16,10 +16,12 @@ mod sizes;
 mod synth;
 mod verify;
 
-use std::process::ExitCode;
+use std::ffi::OsString;
 use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
+
+pub use exit::Exit;
 
 /// Safetensors weights into GPU memory: straight from storage where the machine can, through pinned buffers where it cannot.
 #[derive(Debug, Parser)]
@@ -48,24 +50,24 @@ enum Command {
     Verify(verify::Arguments),
 }
 
-/// Parses the command line, runs the command, prints its error.
-pub(crate) fn run() -> ExitCode {
-    // clap prints help and usage errors itself and exits with 0 or 2.
-    let result = match CommandLine::parse().command {
-        Command::Bench(arguments) => bench::run(&arguments).map(|()| ExitCode::SUCCESS),
-        Command::BenchWorker(arguments) => bench::serve(&arguments).map(|()| ExitCode::SUCCESS),
+/// Parses the command line, whose first word is the program's name, runs the command, prints its error.
+pub fn run(words: impl IntoIterator<Item = OsString>) -> Exit {
+    let command = match CommandLine::try_parse_from(words) {
+        Ok(line) => line.command,
+        Err(error) => return exit::of_command_line(&error),
+    };
+    let result = match command {
+        Command::Bench(arguments) => bench::run(&arguments).map(|()| Exit::Done),
+        Command::BenchWorker(arguments) => bench::serve(&arguments).map(|()| Exit::Done),
         Command::Check(arguments) => check::run(&arguments),
-        Command::Demo(arguments) => demo::run(&arguments).map(|()| ExitCode::SUCCESS),
-        Command::Inspect(arguments) => inspect::run(&arguments).map(|()| ExitCode::SUCCESS),
-        Command::Load(arguments) => load::run(&arguments).map(|()| ExitCode::SUCCESS),
-        Command::Save(arguments) => save::run(&arguments).map(|()| ExitCode::SUCCESS),
-        Command::Synth(arguments) => synth::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Demo(arguments) => demo::run(&arguments).map(|()| Exit::Done),
+        Command::Inspect(arguments) => inspect::run(&arguments).map(|()| Exit::Done),
+        Command::Load(arguments) => load::run(&arguments).map(|()| Exit::Done),
+        Command::Save(arguments) => save::run(&arguments).map(|()| Exit::Done),
+        Command::Synth(arguments) => synth::run(&arguments).map(|()| Exit::Done),
         Command::Verify(arguments) => verify::run(&arguments),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => exit::report(&error),
-    }
+    result.unwrap_or_else(|error| exit::report(&error))
 }
 
 /// What `gds --version` says after the name.

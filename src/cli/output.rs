@@ -3,13 +3,15 @@
 //! `println!` panics when the reader has gone away (`gds inspect | head`), so everything is written through this buffered writer,
 //! whose errors are values. It is flushed by [`Output::finish`] only, after the result is complete.
 
-use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::Path;
 
 use anyhow::Context;
 use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, TableStyle};
 use serde::{Serialize, Serializer};
+
+pub(crate) use gds_loader::format::printable;
+use gds_loader::format::steers_a_terminal;
 
 /// Buffered standard output.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl Output {
         } else {
             serde_json::to_string(value)
         };
-        self.line(text.context("making JSON of the result")?)
+        self.line(printable_json(&text.context("making JSON of the result")?))
     }
 
     /// Hands everything to the reader; an output that could not be written (a full disk) is an error, not a success.
@@ -109,16 +111,19 @@ pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, String)>) -> T
     table
 }
 
-/// Text from a file, fit for a terminal: control characters, which could move the cursor or recolour the screen, are escaped.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if text.chars().any(char::is_control) {
-        let escape = |character: char| -> String {
-            if character.is_control() { character.escape_default().collect() } else { character.into() }
-        };
-        Cow::Owned(text.chars().map(escape).collect())
-    } else {
-        Cow::Borrowed(text)
-    }
+/// Text of several lines, of which each that follows `separator` is our own: a line break in a name makes no line.
+pub(crate) fn printable_lines(text: &str, separator: &str) -> String {
+    text.split(separator).map(printable).collect::<Vec<_>>().join(separator)
+}
+
+/// The same for JSON, which leaves a part of it as it is. What is not within a string are line breaks and spaces.
+fn printable_json(json: &str) -> String {
+    let escape = |character: char| match character {
+        '\n' => "\n".to_owned(),
+        character if steers_a_terminal(character) => format!("\\u{:04x}", u32::from(character)),
+        character => character.into(),
+    };
+    json.chars().map(escape).collect()
 }
 
 #[cfg(test)]
@@ -126,9 +131,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(printable("model.layers.0.weight"), "model.layers.0.weight");
-        assert_eq!(printable("größe"), "größe");
-        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+    fn only_our_own_lines_are_lines() {
+        assert_eq!(printable_lines("a\n  b\nc", "\n  "), "a\n  b\\nc");
+    }
+
+    #[test]
+    fn json_stays_json() {
+        assert_eq!(printable_json("{\n \"a\u{9b}\": \"é\"\n}"), "{\n \"a\\u009b\": \"é\"\n}");
     }
 }

@@ -1,7 +1,6 @@
 //! `gds verify`: every byte of a checkpoint read, and held against a manifest.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
@@ -10,8 +9,8 @@ use gds_loader::manifest::{Difference, Manifest, ManifestMode, Proven};
 use gds_loader::{Backend, Error, LoadReport, Loader, Verifier, VerifyReport};
 use serde::Serialize;
 
+use super::Exit;
 use super::describe;
-use super::exit;
 use super::output::{Output, facts, path_as_text, printable};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
@@ -114,7 +113,7 @@ struct Read<'a> {
     proven: Proven,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let beside = |file: &Option<PathBuf>| file.clone().unwrap_or_else(|| Manifest::beside(&arguments.path));
     let manifest = arguments.manifest.as_ref().map(beside);
     let write = arguments.write_manifest.as_ref().map(beside);
@@ -125,7 +124,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads the files, and compares or records what they hold.
-fn read(arguments: &Arguments, manifest: Option<&Path>, write: Option<&Path>) -> anyhow::Result<ExitCode> {
+fn read(arguments: &Arguments, manifest: Option<&Path>, write: Option<&Path>) -> anyhow::Result<Exit> {
     let progress = Arc::new(Progress::start(arguments.progress, "verifying", 0));
     let shown = Arc::clone(&progress);
     let verifier = Verifier::new()
@@ -163,7 +162,7 @@ fn read(arguments: &Arguments, manifest: Option<&Path>, write: Option<&Path>) ->
 }
 
 /// Loads the model, and compares what is on the device.
-fn load(arguments: &Arguments, file: &Path) -> anyhow::Result<ExitCode> {
+fn load(arguments: &Arguments, file: &Path) -> anyhow::Result<Exit> {
     let manifest = Manifest::read(file)?;
     let device = Device::open(&arguments.device)?;
     let progress = Arc::new(Progress::start(arguments.progress, "loading", 0));
@@ -263,9 +262,9 @@ fn list(out: &mut Output, differences: &[Difference]) -> anyhow::Result<()> {
     differences.iter().try_for_each(|difference| out.line(printable(&difference.to_string())))
 }
 
-fn finish(out: Output, differences: &[Difference]) -> anyhow::Result<ExitCode> {
+fn finish(out: Output, differences: &[Difference]) -> anyhow::Result<Exit> {
     out.finish()?;
-    Ok(if differences.is_empty() { ExitCode::SUCCESS } else { exit::failed() })
+    Ok(if differences.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
 fn shown_path(path: &Path) -> String {

@@ -1,10 +1,10 @@
 //! What already stands in the destination, and whether it may be replaced.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use gds_loader::format::{Header, HeaderLimits};
+use gds_loader::source::Source;
 
 use super::GENERATOR_KEY;
 
@@ -57,8 +57,6 @@ fn kind(path: &Path) -> Kind {
 }
 
 fn is_synthetic(path: &Path) -> bool {
-    File::open(path)
-        .ok()
-        .and_then(|file| Header::read(&file, path, &HeaderLimits::default()).ok())
-        .is_some_and(|header| header.metadata.contains_key(GENERATOR_KEY))
+    // Of files alone: a folder of this name would be looked into.
+    path.is_file() && Source::open(path).is_ok_and(|source| source.metadata.contains_key(GENERATOR_KEY))
 }

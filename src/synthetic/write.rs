@@ -96,8 +96,8 @@ fn write_shards(layout: &Layout, folder: &Path, on_bytes: &(dyn Fn(u64) + Sync))
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let panicked = || Err(anyhow::anyhow!("a writing thread panicked"));
-    let outcomes = gds_loader::share_out(cores.min(files.len()), work);
-    outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(panicked)).collect()
+    let outcomes = gds_loader::share_out("gds-synth", cores.min(files.len()), work);
+    outcomes.into_iter().try_for_each(|outcome| outcome.unwrap_or_else(panicked))
 }
 
 /// Makes a file and has its space set aside, so that a full disk is noticed before gigabytes are written.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use crate::test::in_seconds;
-use crate::{bindgen, results, workspace};
+use crate::{bindgen, results, unsafes, workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {}
@@ -13,8 +13,10 @@ pub(crate) struct Arguments {}
 type Step = fn(&mut Ci) -> Result<()>;
 
 /// The steps, the cheap ones first.
-const STEPS: [(&str, Step); 8] = [
+const STEPS: [(&str, Step); 12] = [
     ("formatting", |_| workspace::check(workspace::cargo().args(["fmt", "--all", "--check"]))),
+    ("unsafe", |_| unsafes::run(unsafes::Arguments {})),
+    ("dependencies", |ci| ci.count("deny")),
     ("lints", |_| {
         let mut cargo = workspace::cargo();
         cargo.args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]);
@@ -37,7 +39,9 @@ const STEPS: [(&str, Step); 8] = [
         }
         Ok(())
     }),
+    ("models", |ci| ci.count("loom")),
     ("sanitizer", |ci| ci.count("asan")),
+    ("fuzzing", |ci| ci.count("fuzz")),
     ("mutants", |_| workspace::check(workspace::cargo().args(["xtask", "mutants"]))),
 ];
 

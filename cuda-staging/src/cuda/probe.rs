@@ -30,17 +30,7 @@ pub(crate) fn driver() -> Result<&'static Driver> {
 }
 
 fn open() -> std::result::Result<Driver, String> {
-    // SAFETY: opening the driver's library runs its initialisers, which is what opening it is for. It takes no
-    // arguments and may run on any thread.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(why_no_library());
-    }
-    // SAFETY: as above. `culib` panics where no library opens, and one did a moment ago.
-    let library = unsafe { sys::culib() };
-    let api = Api::look_up(library).map_err(|symbol| {
-        format!("the CUDA driver library has no function {symbol}; install a newer NVIDIA driver")
-    })?;
-    let driver = Driver { api, process: std::process::id() };
+    let driver = Driver { api: table()?, process: std::process::id() };
     // SAFETY: cuInit takes no pointers; its argument must be 0.
     unsafe { call!(driver.api, cuInit(0)) }.map_err(|failure| {
         let advice = match failure.code {
@@ -54,6 +44,25 @@ fn open() -> std::result::Result<Driver, String> {
     })?;
     Ok(driver)
 }
+
+/// The functions of the library that cudarc opens.
+#[cfg(not(all(test, feature = "loom")))]
+fn table() -> std::result::Result<Api, String> {
+    // SAFETY: opening the driver's library runs its initialisers, which is what opening it is for. It takes no
+    // arguments and may run on any thread.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(why_no_library());
+    }
+    // SAFETY: as above. `culib` panics where no library opens, and one did a moment ago.
+    let library = unsafe { sys::culib() };
+    Api::look_up(library).map_err(|symbol| {
+        format!("the CUDA driver library has no function {symbol}; install a newer NVIDIA driver")
+    })
+}
+
+/// The functions of the driver that models run on.
+#[cfg(all(test, feature = "loom"))]
+use crate::models::table;
 
 /// cudarc only says that no library opened; the dynamic linker says why.
 fn why_no_library() -> String {

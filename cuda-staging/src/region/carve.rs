@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::{Lease, RegionMut, check_inside};
 use crate::error::{Error, Result};
+use crate::sync::Arc;
 
 /// A region that has been handed out in parts. It comes back when every part is gone.
 ///

@@ -15,7 +15,6 @@ mod touch;
 use std::fmt;
 use std::ops::Range;
 use std::slice;
-use std::sync::Arc;
 
 pub(crate) use allocation::{Allocation, Memory};
 pub use carve::Carved;
@@ -24,6 +23,7 @@ pub use touch::Toucher;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::sync::Arc;
 
 /// What keeps the allocation alive. A part of a part holds a lease below that of the part it was carved from.
 struct Lease {

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::allocation::Allocation;
 use super::{RegionMut, check_inside};
 use crate::memory::HostMemory;
+use crate::sync::Arc;
 
 /// Gives an allocation's pages their memory ahead of whoever writes to them.
 ///

@@ -1,6 +1,5 @@
 //! The driver's side of a ring: its stream, and the events that tell when copies are over.
 
-use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use crate::error::Result;
 use crate::memory::HostMemory;
 use crate::slot::{CopyEvents, SlotMemory};
 use crate::statistics::RingStatistics;
+use crate::sync;
 
 pub(super) struct Lane {
     stream: Stream,
@@ -107,7 +107,7 @@ impl Lane {
             Ok(()) => Some(flights),
             Err(error) => {
                 self.context.poison(&error);
-                mem::forget(flights);
+                sync::leak(flights);
                 None
             }
         }

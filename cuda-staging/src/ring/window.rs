@@ -88,7 +88,8 @@ impl Parts {
     }
 }
 
-impl<W: AsRef<RegionMut>> WindowRing<W> {
+// A window lives as long as the flight that owns it, which may be leaked: so it must not borrow.
+impl<W: AsRef<RegionMut> + 'static> WindowRing<W> {
     pub(crate) fn new(device: &Device) -> Result<Self> {
         let context =
             device.context().ok_or_else(|| Error::invalid("windows are memory of a CUDA device"))?;
@@ -141,13 +142,15 @@ impl<W: AsRef<RegionMut>> WindowRing<W> {
     /// # Safety
     /// - What the copies write, the flight has the only access to.
     unsafe fn start(&mut self, window: W, parts: Parts) -> Result<()> {
-        self.check(window.as_ref(), &parts)?;
+        // Asked once: what answers by code of the caller's may answer otherwise the next time.
+        let region = window.as_ref();
+        self.check(region, &parts)?;
+        let ranges = parts.ranges(region.address());
         let events = match self.idle.pop() {
             Some(events) => events,
             None => self.lane.copy_events()?,
         };
         let flight = Flight { window, parts, events };
-        let ranges = flight.parts.ranges(flight.window.as_ref().address());
         let enqueue = |stream: &cuda::Stream| {
             // SAFETY: `check` found every range inside the window and its other end on this device. The flight owns both,
             // and is kept until its copies are over, or leaked. Nothing else uses what they write: the caller's promise.

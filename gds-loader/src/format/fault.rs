@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::dtype::Dtype;
+use super::printable::Name;
 use super::shape::{Shape, SizeFault};
 use super::sniff::FileKind;
 
@@ -101,6 +102,22 @@ pub enum HeaderFault {
         /// How many.
         count: usize,
     },
+    /// The JSON breaks off, and zero bytes follow.
+    #[error(
+        "the header's JSON breaks off after {written} of {header_len} bytes, and the rest are zeros; \
+         probably an unfinished download: fetch it again"
+    )]
+    Unwritten {
+        /// Bytes of the header before the zeros.
+        written: u64,
+        /// Length of the header.
+        header_len: u64,
+    },
+    /// A byte order mark, which JSON forbids.
+    #[error(
+        "the header begins with a byte order mark, which JSON does not allow: have its writer leave it out"
+    )]
+    ByteOrderMark,
     /// The header is JSON, but no object.
     #[error("the header must be a JSON object, found {found}")]
     NotAnObject {
@@ -115,7 +132,8 @@ pub enum HeaderFault {
     },
     /// A key appears twice in one object, so that readers would disagree on which counts.
     #[error(
-        "the key `{key}` appears twice in {within}; readers disagree on which of the two counts, so neither does"
+        "the key `{}` appears twice in {within}; readers disagree on which of the two counts, so neither does",
+        Name(key)
     )]
     DuplicateKey {
         /// The repeated key.
@@ -124,7 +142,7 @@ pub enum HeaderFault {
         within: String,
     },
     /// `__metadata__` is a map of strings to strings.
-    #[error("`__metadata__` maps strings to strings, but its key `{key}` holds {found}")]
+    #[error("`__metadata__` maps strings to strings, but its key `{}` holds {found}", Name(key))]
     MetadataValue {
         /// The key.
         key: String,
@@ -138,7 +156,7 @@ pub enum HeaderFault {
         message: String,
     },
     /// A tensor's entry does not say what it must in the types it must.
-    #[error("tensor `{tensor}`: expected {{dtype, shape, data_offsets: [begin, end]}}: {message}")]
+    #[error("tensor `{}`: expected {{dtype, shape, data_offsets: [begin, end]}}: {message}", Name(tensor))]
     Entry {
         /// The tensor.
         tensor: String,
@@ -146,7 +164,7 @@ pub enum HeaderFault {
         message: String,
     },
     /// The end of a tensor's bytes lies before their beginning.
-    #[error("tensor `{tensor}`: its data_offsets [{begin}, {end}] end before they begin")]
+    #[error("tensor `{}`: its data_offsets [{begin}, {end}] end before they begin", Name(tensor))]
     OffsetsReversed {
         /// The tensor.
         tensor: String,
@@ -156,7 +174,7 @@ pub enum HeaderFault {
         end: u64,
     },
     /// Shape and dtype give no size.
-    #[error("tensor `{tensor}` of dtype {dtype} and shape {shape}: {fault}")]
+    #[error("tensor `{}` of dtype {dtype} and shape {shape}: {fault}", Name(tensor))]
     Size {
         /// The tensor.
         tensor: String,
@@ -169,7 +187,8 @@ pub enum HeaderFault {
     },
     /// Shape and dtype need another number of bytes than the offsets give.
     #[error(
-        "tensor `{tensor}` of dtype {dtype} and shape {shape} needs {expected} bytes, but its data_offsets span {found}"
+        "tensor `{}` of dtype {dtype} and shape {shape} needs {expected} bytes, but its data_offsets span {found}",
+        Name(tensor)
     )]
     SizeMismatch {
         /// The tensor.
@@ -185,7 +204,8 @@ pub enum HeaderFault {
     },
     /// Bytes that belong to no tensor.
     #[error(
-        "tensor `{tensor}` begins at data offset {found}, but the bytes before it end at {expected}: a hole"
+        "tensor `{}` begins at data offset {found}, but the bytes before it end at {expected}: a hole",
+        Name(tensor)
     )]
     Hole {
         /// The tensor after the hole.
@@ -197,7 +217,8 @@ pub enum HeaderFault {
     },
     /// Bytes that belong to two tensors.
     #[error(
-        "tensor `{tensor}` begins at data offset {found}, inside another that ends at {expected}: an overlap"
+        "tensor `{}` begins at data offset {found}, inside another that ends at {expected}: an overlap",
+        Name(tensor)
     )]
     Overlap {
         /// The tensor that begins too early.

@@ -134,7 +134,8 @@ fn read(file: &impl FileExt, file_len: u64, limits: &HeaderLimits) -> Result<Hea
     let max_bytes = limits.effective();
     let too_large = header_len > max_bytes;
     if too_large || header_len > after_length {
-        if let Some(kind) = other_kind(file, file_len, too_large) {
+        // The first 8 bytes of a text are a number larger than any file.
+        if let Some(kind) = other_kind(file, file_len, too_large && header_len > after_length) {
             return Err(HeaderFault::NotSafetensors(kind).into());
         }
         return Err(if header_len > after_length {

@@ -14,6 +14,8 @@ use hashbrown::HashTable;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use super::json::{self, Skip, Text};
+use super::printable::{Name, words};
+use super::sniff::{FileKind, PREFIX_LEN};
 
 /// An index: every tensor it names with the shard that holds it.
 #[derive(Debug)]
@@ -62,7 +64,8 @@ pub enum IndexError {
     },
     /// A key appears twice in one object.
     #[error(
-        "the key `{key}` appears twice in the index; readers disagree on which of the two counts, so neither does"
+        "the key `{}` appears twice in the index; readers disagree on which of the two counts, so neither does",
+        Name(key)
     )]
     DuplicateKey {
         /// The repeated key.
@@ -81,7 +84,7 @@ pub enum IndexError {
     #[error("the index's `weight_map` is empty: it names no tensor and no shard")]
     EmptyWeightMap,
     /// A tensor is given something other than the name of a shard.
-    #[error("the index gives tensor `{tensor}` {found} where the name of a shard must stand")]
+    #[error("the index gives tensor `{}` {found} where the name of a shard must stand", Name(tensor))]
     ShardType {
         /// The tensor.
         tensor: String,
@@ -90,8 +93,10 @@ pub enum IndexError {
     },
     /// A shard's name could lead out of the folder.
     #[error(
-        "the index gives tensor `{tensor}` the shard {shard:?}, whose name {problem}; \
-         a shard must be a plain relative path inside the index's folder"
+        "the index gives tensor `{}` the shard \"{}\", whose name {problem}; \
+         a shard must be a plain relative path inside the index's folder",
+        Name(tensor),
+        Name(shard)
     )]
     ShardName {
         /// The tensor.
@@ -109,6 +114,13 @@ impl Index {
     /// # Errors
     /// Any [`IndexError`]; [`IndexError::TooLarge`] only above 4 GiB, a smaller limit being for the reader of the file.
     pub fn parse(text: &[u8]) -> Result<Index, IndexError> {
+        Index::parse_json(text).map_err(|fault| match fault {
+            IndexError::Json { message } => IndexError::Json { message: named(text, message) },
+            fault => fault,
+        })
+    }
+
+    fn parse_json(text: &[u8]) -> Result<Index, IndexError> {
         if text.is_empty() {
             return Err(IndexError::Empty);
         }
@@ -130,9 +142,8 @@ impl Index {
         let mut deserializer = serde_json::Deserializer::from_str(json);
         let parsed =
             IndexSeed(&fault).deserialize(&mut deserializer).and_then(|map| deserializer.end().map(|()| map));
-        let parsed = parsed.map_err(|error| {
-            fault.0.take().unwrap_or_else(|| IndexError::Json { message: error.to_string() })
-        })?;
+        let parsed = parsed
+            .map_err(|error| fault.0.take().unwrap_or_else(|| IndexError::Json { message: words(&error) }))?;
         let builder = parsed.ok_or(IndexError::NoWeightMap)?;
         if builder.index.tensors.is_empty() { Err(IndexError::EmptyWeightMap) } else { Ok(builder.finish()) }
     }
@@ -152,6 +163,15 @@ impl Index {
         let hash = self.hasher.hash_one(name);
         let at = *self.by_name.find(hash, |&at| &*self.tensors[at as usize].0 == name)? as usize;
         Some((at, self.tensors[at].1 as usize))
+    }
+}
+
+/// The parser's `message`, after what the text is instead, if that can be told.
+fn named(text: &[u8], message: String) -> String {
+    match FileKind::sniff(text.get(..PREFIX_LEN as usize).unwrap_or(text)) {
+        // Of these the parser says more.
+        None | Some(FileKind::Json | FileKind::Text { .. }) => message,
+        Some(kind) => format!("it is {kind} ({message})"),
     }
 }
 
@@ -283,7 +303,7 @@ impl<'de> Visitor<'de> for IndexSeed<'_> {
             }
             if key == "weight_map" {
                 builder = Some(map.next_value_seed(WeightMapSeed(fault)).inspect_err(|error| {
-                    fault.note(IndexError::WeightMap { message: error.to_string() });
+                    fault.note(IndexError::WeightMap { message: words(error) });
                 })?);
             } else {
                 map.next_value_seed(Skip { repeated: &repeated })?;

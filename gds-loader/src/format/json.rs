@@ -8,17 +8,17 @@ use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
-/// The kind of the JSON value that `text` begins with, judged by its first character that is not blank.
+/// The kind of the JSON value that `text` begins with, judged by how it begins.
 pub(super) fn kind_of(text: &[u8]) -> &'static str {
-    match text.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        Some(b'{') => "an object",
-        Some(b'[') => "an array",
-        Some(b'"') => "a string",
-        Some(b't' | b'f') => "a boolean",
-        Some(b'n') => "null",
-        Some(b'-' | b'0'..=b'9') => "a number",
-        Some(_) => "no JSON",
-        None => "nothing but blanks",
+    match text.trim_ascii_start() {
+        [b'{', ..] => "an object",
+        [b'[', ..] => "an array",
+        [b'"', ..] => "a string",
+        [b't', b'r', b'u', b'e', ..] | [b'f', b'a', b'l', b's', b'e', ..] => "a boolean",
+        [b'n', b'u', b'l', b'l', ..] => "null",
+        [b'-' | b'0'..=b'9', ..] => "a number",
+        [_, ..] => "no JSON",
+        [] => "nothing but blanks",
     }
 }
 

@@ -49,8 +49,9 @@ pub enum FileKind {
 impl FileKind {
     /// Judges the first bytes of a file; `None` where they say nothing.
     pub fn sniff(prefix: &[u8]) -> Option<FileKind> {
-        let signatures: [(&[u8], FileKind); 10] = [
+        let signatures: [(&[u8], FileKind); 11] = [
             (b"PK\x03\x04", FileKind::Zip),
+            (b"PK\x05\x06", FileKind::Zip),
             (b"\x1f\x8b", FileKind::Compressed { by: "gzip" }),
             (b"\x28\xb5\x2f\xfd", FileKind::Compressed { by: "zstd" }),
             (b"\xfd7zXZ\0", FileKind::Compressed { by: "xz" }),
@@ -65,7 +66,8 @@ impl FileKind {
             return Some(kind);
         }
         match prefix {
-            [0x80, 4 | 5, 0x95, ..] => Some(FileKind::Pickle),
+            // With a frame, or too short to have one.
+            [0x80, 4 | 5, 0x95, ..] | [0x80, 4 | 5, .., b'.'] => Some(FileKind::Pickle),
             _ if prefix.get(257..262) == Some(b"ustar") => Some(FileKind::Tar),
             _ => FileKind::of_text(text_of(prefix)?),
         }
@@ -79,9 +81,11 @@ impl FileKind {
         Some(if text.starts_with("version https://git-lfs") {
             let size = text.lines().find_map(|line| line.strip_prefix("size "));
             FileKind::LfsPointer { size: size.and_then(|size| size.trim().parse().ok()) }
-        } else if begins("<!doctype html") || begins("<html") {
+        } else if text.starts_with('<') && text.to_ascii_lowercase().contains("<html")
+            || begins("<!doctype html")
+        {
             FileKind::Html
-        } else if begins("<?xml") {
+        } else if begins("<?xml") || begins("<error") {
             FileKind::Xml
         } else if text.starts_with(['{', '[']) {
             FileKind::Json
@@ -145,12 +149,16 @@ mod tests {
     #[test]
     fn known_files_are_told_apart() {
         let lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:0123abcd\nsize 9223372036\n";
-        let cases: [(&[u8], FileKind); 16] = [
+        let cases: [(&[u8], FileKind); 20] = [
             (b"PK\x03\x04\x00\x00\x08\x08\0\0\0\0\0\0\0\0", FileKind::Zip),
             (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", FileKind::Pickle),
             (b"\x80\x04\x95\x10\0\0\0\0\0\0\0}q\0", FileKind::Pickle),
             (b"<!DOCTYPE html>\n<html>", FileKind::Html),
             (b"\n  <HTML><head>", FileKind::Html),
+            (b"<!-- blocked --><html lang=\"en\">", FileKind::Html),
+            (b"<Error><Code>AccessDenied</Code></Error>", FileKind::Xml),
+            (b"PK\x05\x06\0\0\0\0", FileKind::Zip),
+            (b"\x80\x04}\x94.", FileKind::Pickle),
             (b"<?xml version=\"1.0\"?><Error>", FileKind::Xml),
             (lfs.as_bytes(), FileKind::LfsPointer { size: Some(9_223_372_036) }),
             (b"version https://git-lfs.github.com/spec/v1\n", FileKind::LfsPointer { size: None }),

@@ -12,6 +12,7 @@ use super::dtype::Dtype;
 use super::fault::HeaderFault;
 use super::header::TensorEntry;
 use super::json::{self, Skip, Text};
+use super::printable::{Name, words};
 use super::shape::Shape;
 
 /// The key that is no tensor.
@@ -28,14 +29,50 @@ pub(super) struct Table {
 pub(super) fn parse(text: &[u8]) -> Result<Table, HeaderFault> {
     let json = std::str::from_utf8(text)
         .map_err(|error| HeaderFault::NotUtf8 { valid_up_to: error.valid_up_to() })?;
+    let written = json.trim_end_matches('\0');
+    if written.len() < json.len() {
+        return Err(zeros_fault(written, json.len()));
+    }
+    parse_json(json).map_err(|unparsed| unparsed.fault)
+}
+
+/// Why there is no table.
+struct Unparsed {
+    fault: HeaderFault,
+    /// Whether more text could have made one.
+    breaks_off: bool,
+}
+
+fn parse_json(json: &str) -> Result<Table, Unparsed> {
+    if json.starts_with('\u{feff}') {
+        return Err(Unparsed { fault: HeaderFault::ByteOrderMark, breaks_off: false });
+    }
     let faults = Faults::default();
     let mut deserializer = serde_json::Deserializer::from_str(json);
     let parsed = TableSeed(&faults)
         .deserialize(&mut deserializer)
         .and_then(|table| deserializer.end().map(|()| table));
     match parsed {
-        Ok(table) => refuse_repeated_names(&table.tensors).map(|()| table),
-        Err(error) => Err(faults.0.take().unwrap_or_else(|| syntax_fault(text, &error))),
+        Ok(table) => match refuse_repeated_names(&table.tensors) {
+            Ok(()) => Ok(table),
+            Err(fault) => Err(Unparsed { fault, breaks_off: false }),
+        },
+        Err(error) => {
+            let fault = faults.0.take().unwrap_or_else(|| syntax_fault(json.as_bytes(), &error));
+            Err(Unparsed { fault, breaks_off: error.is_eof() })
+        }
+    }
+}
+
+/// What is wrong with a header of `len` bytes that are zeros after `written`: padding that is none, or a file that was not
+/// written to its end.
+fn zeros_fault(written: &str, len: usize) -> HeaderFault {
+    match parse_json(written) {
+        Ok(_) => HeaderFault::NulPadding { count: len - written.len() },
+        Err(Unparsed { breaks_off: true, .. }) => {
+            HeaderFault::Unwritten { written: written.len() as u64, header_len: len as u64 }
+        }
+        Err(Unparsed { fault, .. }) => fault,
     }
 }
 
@@ -50,10 +87,8 @@ fn refuse_repeated_names(tensors: &[TensorEntry]) -> Result<(), HeaderFault> {
 }
 
 fn syntax_fault(text: &[u8], error: &serde_json::Error) -> HeaderFault {
-    let padding = text.iter().rev().take_while(|&&byte| byte == 0).count();
     match json::kind_of(text) {
-        _ if padding > 0 => HeaderFault::NulPadding { count: padding },
-        "an object" | "no JSON" => HeaderFault::Json { message: error.to_string() },
+        "an object" | "no JSON" => HeaderFault::Json { message: words(error) },
         found => HeaderFault::NotAnObject { found },
     }
 }
@@ -104,12 +139,12 @@ impl<'de> Visitor<'de> for TableSeed<'_> {
                     return Err(faults.fail(HeaderFault::DuplicateKey { key: METADATA.to_owned(), within }));
                 }
                 metadata = Some(map.next_value_seed(MetadataSeed(faults)).inspect_err(|error| {
-                    faults.note(HeaderFault::Metadata { message: error.to_string() });
+                    faults.note(HeaderFault::Metadata { message: words(error) });
                 })?);
                 continue;
             }
             let entry = map.next_value_seed(EntrySeed { name: &name, faults }).inspect_err(|error| {
-                faults.note(HeaderFault::Entry { tensor: name.to_string(), message: error.to_string() });
+                faults.note(HeaderFault::Entry { tensor: name.to_string(), message: words(error) });
             })?;
             let Entry { dtype, shape, offsets: [begin, end] } = entry;
             let Some(len) = end.checked_sub(begin) else {
@@ -182,7 +217,7 @@ struct EntrySeed<'a> {
 
 impl EntrySeed<'_> {
     fn repeated(&self, key: &str) {
-        let within = format!("the entry of tensor `{}`", self.name);
+        let within = format!("the entry of tensor `{}`", Name(self.name));
         self.faults.note(HeaderFault::DuplicateKey { key: key.to_owned(), within });
     }
 

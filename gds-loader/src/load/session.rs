@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use cuda_staging::{Device, Region, Toucher, limits};
 use rayon::prelude::*;
@@ -114,10 +114,10 @@ impl Session {
         chosen.iter().for_each(|tensor| used[tensor.shard as usize] = true);
         let (mut headers, mut files, mut file_of_shard) = (Vec::new(), Vec::new(), Vec::new());
         for (shard, used) in shards.into_iter().zip(used) {
-            let Shard { path, file, header, .. } = shard;
+            let Shard { path, file, header, modified } = shard;
             file_of_shard.push(files.len() as u32);
             if used {
-                files.push((path, file, header.file_len));
+                files.push((path, file, header.file_len, modified));
             }
             headers.push(header);
         }
@@ -127,7 +127,7 @@ impl Session {
             .iter()
             .map(|tensor| headers[tensor.shard as usize].tensors[tensor.tensor as usize].len)
             .fold(0, u64::saturating_add);
-        let pages = files.iter().map(|(_, _, len)| *len).fold(0, u64::saturating_add);
+        let pages = files.iter().map(|(_, _, len, _)| *len).fold(0, u64::saturating_add);
         let memory = Memory {
             needed: if device.is_cuda() { pages } else { pages.saturating_add(tensors) },
             available: available_memory(&root),
@@ -135,9 +135,9 @@ impl Session {
         let terms =
             Terms { backend, cufile: &cufile, memory, share: !loader.apart, keep_pages: loader.keep_pages };
         let places = Places::new(root);
-        let open = |(path, file, len): &(PathBuf, ShardFile, u64)| {
+        let open = |(path, file, len, modified): &(PathBuf, ShardFile, u64, SystemTime)| {
             let facts = FileFacts::at(&*file.open_at(path)?, *len, &places);
-            Ok((Route::open(path, file, &facts, &terms)?, facts))
+            Ok((Route::open(path, file, Some(*modified), &facts, &terms)?, facts))
         };
         let opened: Result<Vec<(Route, FileFacts)>> = in_parallel(|| files.par_iter().map(open).collect());
         let (routes, facts) = opened?.into_iter().unzip();

@@ -1,5 +1,6 @@
 //! A load held against a manifest: what can be known before any data moves, and the bytes.
 
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -89,10 +90,11 @@ impl Check {
         chosen: &[TensorRef],
     ) -> Result<Self> {
         let names: Vec<_> = source.shards.iter().map(|shard| name_of(&source.origin, &shard.path)).collect();
+        let places = manifest.places();
         let mut differences = Vec::new();
         let mut files = Vec::with_capacity(names.len());
         for (name, shard) in names.iter().zip(&source.shards) {
-            let file = manifest.file(name);
+            let file = places.get(&**name).map(|place| &manifest.files[*place]);
             match file {
                 None => differences.push(Difference::of_file(name, What::Extra)),
                 Some(file) => {
@@ -103,30 +105,29 @@ impl Check {
                     }
                 }
             }
-            files.push(file);
+            // By name: tensors without bytes have no order that a header would have to keep.
+            let sums: HashMap<&str, Checksum> =
+                file.iter().flat_map(|file| &file.tensors).map(|of| (&*of.name, of.checksum)).collect();
+            files.push(sums);
         }
         if !matches!(source.origin, Origin::File) {
+            let found: HashSet<&str> = names.iter().map(|name| &**name).collect();
             let with_tensors = manifest.files.iter().filter(|file| !file.tensors.is_empty());
-            let missing = with_tensors.filter(|file| !names.iter().any(|name| **name == *file.name));
+            let missing = with_tensors.filter(|file| !found.contains(&*file.name));
             differences.extend(missing.map(|file| Difference::of_file(&file.name, What::Missing)));
         }
         if !differences.is_empty() {
             return Err(Error::Manifest { path: source.path.clone(), differences });
         }
-        // Nothing differs, so that each file's tensors are those of its header, which is the manifest's, in its order.
+        // Nothing differs, so that each file's tensors are those of its header.
         let wanted = |tensor: &TensorRef| {
             let entry = source.entry(*tensor);
-            let file = files[tensor.shard as usize]?;
             Some(Wanted {
-                file: file.name.clone(),
+                file: names[tensor.shard as usize].as_str().into(),
                 name: entry.name.clone(),
                 offset: entry.offset,
                 len: entry.len,
-                expected: file
-                    .tensors
-                    .get(tensor.tensor as usize)
-                    .filter(|of| of.name == entry.name)?
-                    .checksum,
+                expected: *files[tensor.shard as usize].get(&*entry.name)?,
             })
         };
         let tensors = chosen.iter().map(wanted).collect::<Option<Vec<_>>>();

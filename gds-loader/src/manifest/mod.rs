@@ -40,6 +40,7 @@ mod load;
 mod parse;
 mod sums;
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -99,6 +100,11 @@ impl Manifest {
     /// The files, in the order of the text.
     pub fn files(&self) -> &[ManifestFile] {
         &self.files
+    }
+
+    /// Where each file is in [`Manifest::files`], by name: for looking many up.
+    pub(crate) fn places(&self) -> HashMap<&str, usize> {
+        self.files.iter().enumerate().map(|(place, file)| (&*file.name, place)).collect()
     }
 
     /// The file of this name.

@@ -11,13 +11,14 @@ mod depth;
 mod in_flight;
 mod lanes;
 mod measure;
+#[cfg(all(test, feature = "loom"))]
+mod models;
 mod queued;
 mod touch;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use cuda_staging::{Device, FilledSlot, RegionMut, RingOptions, SlotCopy};
@@ -28,6 +29,7 @@ use crate::manifest::Sums;
 use crate::plan::{Landing, Piece, Plan, Scatter};
 use crate::policy::Route;
 use crate::report::PathBytes;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, thread};
 use crate::transport::{
     Landing as DeviceLanding, PathKind, ReadFailure, RegisteredBuffer, Transport, read_extent,
 };
@@ -208,7 +210,7 @@ pub(crate) fn run(
             .collect();
         // Fewer workers are slower; where there are none, the caller's thread does it all.
         let alone = handles.is_empty().then(|| catch_unwind(AssertUnwindSafe(|| worker(work, &shared))));
-        let ended = handles.into_iter().map(thread::ScopedJoinHandle::join).chain(alone);
+        let ended = handles.into_iter().map(|handle| handle.join()).chain(alone);
         let tallies = ended.map(|ended| {
             ended.unwrap_or_else(|_| {
                 shared.fail(Error::Worker { reason: "it panicked".into() });

@@ -48,6 +48,8 @@ const STRETCHES_WORTH_CONGRUENCE: u64 = 16;
 /// Places every tensor of `wanted`, which is in (file, offset) order.
 ///
 /// Neighbours in a file stay neighbours where their alignment allows, so that a file of well-shaped tensors is one run.
+///
+/// Sparse files can claim more than 64 bits address together: then the length is `u64::MAX`, which no memory has.
 pub fn lay_out(wanted: &[Wanted], rule: LayoutRule) -> Layout {
     let stretches = aligned_stretches(wanted, rule);
     let mut offsets = Vec::with_capacity(wanted.len());
@@ -64,7 +66,7 @@ pub fn lay_out(wanted: &[Wanted], rule: LayoutRule) -> Layout {
             align_up(end, alignment)
         };
         offsets.push(offset);
-        end = offset + tensor.len;
+        end = offset.saturating_add(tensor.len);
         previous = Some(tensor);
     }
     Layout { offsets, len: end }
@@ -91,7 +93,7 @@ fn aligned_stretches(wanted: &[Wanted], rule: LayoutRule) -> Vec<u64> {
 
 /// The first offset from `end` on that leaves the same remainder as `offset` modulo `modulus`.
 fn congruent_from(end: u64, offset: u64, modulus: u64) -> u64 {
-    end + (offset.wrapping_sub(end) & (modulus - 1))
+    end.saturating_add(offset.wrapping_sub(end) & (modulus - 1))
 }
 
 /// The runs of `wanted` placed at `offsets`: neighbours with the same distance become one.
@@ -162,6 +164,16 @@ mod tests {
             runs(&wanted, &layout.offsets),
             [Run { file: 0, offset: 8, at: layout.offsets[1], len: 4 }]
         );
+    }
+
+    #[test]
+    fn claims_beyond_64_bits_do_not_wrap_round_to_a_small_destination() {
+        let most = i64::MAX as u64 - 1000;
+        let wanted: Vec<_> =
+            (0..3).map(|file| Wanted { file, offset: 1000, len: most, alignment: 2 }).collect();
+        for rule in [CPU, GPU] {
+            assert_eq!(lay_out(&wanted, rule).len, u64::MAX, "{rule:?}");
+        }
     }
 
     #[test]

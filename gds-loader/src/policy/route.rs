@@ -1,18 +1,23 @@
 //! A file and the path it is on.
 
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use super::page_cache::{Habits, Memory, PageCache};
 use super::presence::{Presence, Whose};
 use super::{Backend, CuFilePaths, Reach, explain, explain_with_gds, open, read_ahead, verdict};
 use crate::cufile::Driver;
 use crate::error::{Error, Result};
-use crate::facts::{FileFacts, FileSystem, Residency, residency};
+use crate::facts::{FileFacts, FileSystem, Network, Residency, residency};
 use crate::report::{Choice, Fallback};
 use crate::source::ShardFile;
 use crate::transport::{Buffered, Landing, PathKind, ReadCause, ReadFailure, Target, Transport};
+
+/// Said of a read that brought less than there is.
+const ENDED_EARLY: &str = "it ended early, although the file has not become shorter";
 
 /// A file and the path it is on, shared by all workers.
 #[derive(Debug)]
@@ -20,6 +25,8 @@ pub(crate) struct Route {
     path: PathBuf,
     file: ShardFile,
     len: u64,
+    /// When it was last written to, where that can be told.
+    modified: Option<SystemTime>,
     direct_alignment: u64,
     in_memory: bool,
     read_ahead: Option<u64>,
@@ -64,11 +71,17 @@ struct Opened {
 }
 
 impl Route {
-    /// Opens the first path that will have the file.
+    /// Opens the first path that will have the file, last written to at `modified` as of before anything of it was read.
     ///
     /// # Errors
     /// [`Error::Unavailable`] where the forced path refuses, or every path does.
-    pub(crate) fn open(path: &Path, file: &ShardFile, facts: &FileFacts, terms: &Terms<'_>) -> Result<Self> {
+    pub(crate) fn open(
+        path: &Path,
+        file: &ShardFile,
+        modified: Option<SystemTime>,
+        facts: &FileFacts,
+        terms: &Terms<'_>,
+    ) -> Result<Self> {
         let in_memory = facts.file_system == FileSystem::Memory;
         let target = Target {
             path,
@@ -109,6 +122,8 @@ impl Route {
             path: path.to_path_buf(),
             file: file.clone(),
             len: facts.len,
+            // What a program calls the time of a file may be anything.
+            modified: modified.filter(|_| !is_fuse(facts)),
             direct_alignment: target.direct_alignment,
             in_memory,
             read_ahead: target.read_ahead,
@@ -249,13 +264,17 @@ impl Route {
         self.file.open().map_or(Residency::Unknown, |file| residency(&file, self.len))
     }
 
-    /// Fails where the file's length is no longer what it was.
+    /// Fails where the file's length is no longer what it was, or it has been written to.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
-        let found = self.file.open_at(&self.path)?.metadata().map_or(self.len, |metadata| metadata.len());
-        if found == self.len {
-            return Ok(());
+        let Ok(metadata) = self.file.open_at(&self.path)?.metadata() else { return Ok(()) };
+        let found = metadata.len();
+        if found != self.len {
+            return Err(Error::Changed { path: self.path.clone(), expected: self.len, found });
         }
-        Err(Error::Changed { path: self.path.clone(), expected: self.len, found })
+        match (self.modified, metadata.modified()) {
+            (Some(before), Ok(now)) if now != before => Err(Error::Rewritten { path: self.path.clone() }),
+            _ => Ok(()),
+        }
     }
 
     /// Each change of path so far.
@@ -270,20 +289,28 @@ impl Route {
     /// The transport to try after `failed`; a data error comes back as it is.
     fn next(&self, failed: &Transport, offset: u64, failure: ReadFailure) -> Result<Transport> {
         let by = failed.kind();
-        let reach = verdict(by, failure.source.as_ref());
-        match (reach, &failure.source) {
-            (Some(reach), Some(cause)) if !(self.forced && reach == Reach::Piece) => {
-                let reason = match cause {
-                    ReadCause::System(error) => format!("a read at offset {}: {error}", failure.offset),
-                    ReadCause::CuFile(error) => error.to_string(),
-                };
-                self.switch(failed, reach, offset, reason)
-            }
-            _ => {
-                let ReadFailure { offset, got, expected, source } = failure;
-                Err(Error::Read { path: self.path.clone(), by, offset, got, expected, source })
-            }
+        let reach = match &failure.source {
+            // The file goes on, so it is the path that ends: less than a sector, say, can be asked for for ever.
+            None if by == PathKind::Direct && self.is_as_long() => Some(Reach::File),
+            cause => verdict(by, cause.as_ref()),
+        };
+        if let Some(reach) = reach.filter(|&reach| !(self.forced && reach == Reach::Piece)) {
+            let reason = match &failure.source {
+                Some(ReadCause::System(error)) => format!("a read at offset {}: {error}", failure.offset),
+                Some(ReadCause::CuFile(error)) => error.to_string(),
+                None => format!("a read at offset {}: {ENDED_EARLY}", failure.offset),
+            };
+            return self.switch(failed, reach, offset, reason);
         }
+        let ReadFailure { offset, got, expected, source } = failure;
+        let early = || io::Error::new(io::ErrorKind::UnexpectedEof, ENDED_EARLY);
+        let source = source.or_else(|| self.is_as_long().then(|| early().into()));
+        Err(Error::Read { path: self.path.clone(), by, offset, got, expected, source })
+    }
+
+    /// Whether the file still has the length it had when opened.
+    fn is_as_long(&self) -> bool {
+        self.file.open().and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.len() >= self.len)
     }
 
     /// Moves the file, or one piece of it, to the path after `failed`: once, whichever worker notices first.
@@ -333,6 +360,10 @@ impl Route {
     }
 }
 
+fn is_fuse(facts: &FileFacts) -> bool {
+    matches!(facts.file_system, FileSystem::Network { kind: Network::Fuse, .. })
+}
+
 /// The list with `kind` alone.
 fn only(kind: PathKind) -> &'static [PathKind] {
     let index = kind as usize;
@@ -369,7 +400,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::io;
 
-    /// Fails as scripted, then serves zeros.
+    /// Fails as scripted, or ends where the script says 0, then serves zeros.
     #[derive(Debug)]
     struct Failing(PathKind, Mutex<VecDeque<i32>>);
 
@@ -385,6 +416,7 @@ mod tests {
         fn read_at(&self, into: &mut [u8], _: u64) -> io::Result<usize> {
             into.fill(0);
             match self.1.lock().unwrap().pop_front() {
+                Some(0) => Ok(0),
                 Some(code) => Err(io::Error::from_raw_os_error(code)),
                 None => Ok(into.len()),
             }
@@ -414,6 +446,7 @@ mod tests {
             path: "x".into(),
             file: file.clone(),
             len: 8192,
+            modified: None,
             direct_alignment: 512,
             in_memory: false,
             read_ahead: None,
@@ -471,6 +504,21 @@ mod tests {
         let error = read(&route, 0, &mut [0; 4096]).unwrap_err();
         assert!(matches!(&error, Error::Read { by: PathKind::Direct, offset: 0, .. }), "{error}");
         assert!(route.into_fallbacks().is_empty());
+    }
+
+    #[test]
+    fn a_direct_read_that_ends_before_the_file_does_is_the_path_s_fault() {
+        let route = route(&[0], false);
+        let mut into = [0; 4096];
+        assert_eq!(read(&route, 4096, &mut into).unwrap(), (PathKind::Buffered, 4096));
+        assert_eq!(into, [7; 4096]);
+        assert!(route.into_fallbacks()[0].reason.contains("not become shorter"));
+
+        let shrunk = self::route(&[0], false);
+        shrunk.file.open().unwrap().set_len(5000).unwrap();
+        let error = read(&shrunk, 4096, &mut into).unwrap_err();
+        assert!(matches!(error, Error::Read { source: None, .. }), "{error}");
+        assert!(shrunk.into_fallbacks().is_empty());
     }
 
     #[test]

@@ -78,7 +78,9 @@ impl ReadTuning {
             StorageKind::Network => row(READ_SIZE, cores.clamp(2, 8), 4, 16, (2 * cores).clamp(8, 32)),
             // Copies: a core each.
             StorageKind::Memory => row(READ_SIZE, cores.clamp(1, 16), 1, 1, cores.clamp(4, 16)),
-            StorageKind::Virtual | StorageKind::Stacked | StorageKind::Unknown => {
+            // Its host serves each request by one thread and as a whole: shorter ones let more of them work. 32 MiB in flight too.
+            StorageKind::Virtual => row(MIB, cores.clamp(1, 2), 16, 32, cores.clamp(8, 16)),
+            StorageKind::Stacked | StorageKind::Unknown => {
                 row(READ_SIZE, cores.clamp(1, 2), 4, 16, cores.clamp(4, 16))
             }
         }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::file::advice;
-use crate::format::{Dtype, FormatError, IndexError, Shape};
+use crate::format::{Dtype, FormatError, IndexError, Name, Shape};
 
 /// A path could not be opened as a source of weights, or does not hold what was expected of it.
 #[derive(Debug, thiserror::Error)]
@@ -168,7 +168,7 @@ pub enum SourceError {
     /// What the caller expects is not what the source holds.
     #[error(
         "{}: does not hold what is expected: {} missing and {} different:{}{}",
-        path.display(), missing.len(), mismatched.len(), Lines(missing), Lines(mismatched)
+        path.display(), missing.len(), mismatched.len(), Lines(&names(missing)), Lines(mismatched)
     )]
     Unexpected {
         /// The path given.
@@ -258,25 +258,35 @@ impl<T: fmt::Display> fmt::Display for Lines<'_, T> {
     }
 }
 
+fn names(names: &[String]) -> Vec<Name<'_>> {
+    names.iter().map(|name| Name(name)).collect()
+}
+
 fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
 impl fmt::Display for Duplicate {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "`{}` in {} and {}", self.tensor, self.first.display(), self.second.display())
+        write!(
+            formatter,
+            "`{}` in {} and {}",
+            Name(&self.tensor),
+            self.first.display(),
+            self.second.display()
+        )
     }
 }
 
 impl fmt::Display for Absent {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "`{}` in {}", self.tensor, self.shard.display())
+        write!(formatter, "`{}` in {}", Name(&self.tensor), self.shard.display())
     }
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "`{}`: expected", self.tensor)?;
+        write!(formatter, "`{}`: expected", Name(&self.tensor))?;
         if let Some(dtype) = self.expected_dtype {
             write!(formatter, " {dtype}")?;
         }

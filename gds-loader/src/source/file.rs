@@ -13,9 +13,9 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use rustix::process::{Resource, getrlimit};
-
 use super::error::SourceError;
+use super::reopen::reopen;
+use crate::limits::descriptors;
 
 /// Descriptors that a load may need besides those of its files: its queues, and the device, whose driver opens some dozens.
 const OTHERS: u64 = 48;
@@ -79,14 +79,7 @@ impl ShardFile {
     /// which no byte may be mixed in.
     pub(crate) fn direct(&self, path: &Path) -> io::Result<Self> {
         match &self.0 {
-            Reach::Kept(first) => {
-                let second = open_with(path, libc::O_DIRECT)?;
-                let (first, metadata) = (first.metadata()?, second.metadata()?);
-                if (first.dev(), first.ino()) != (metadata.dev(), metadata.ino()) {
-                    return Err(io::Error::from_raw_os_error(libc::ESTALE));
-                }
-                Ok(Self::kept(second))
-            }
+            Reach::Kept(first) => Ok(Self::kept(reopen(path, first, libc::O_DIRECT)?)),
             Reach::Again(again) => {
                 let Again { path, identity, turns, .. } = &**again;
                 let turns = Arc::clone(turns);
@@ -101,17 +94,15 @@ impl ShardFile {
 impl Again {
     fn open(&self) -> io::Result<OpenFile> {
         let turn = Turns::take(&self.turns);
-        // A pipe that took the file's place must not block. Reads of a regular file heed the flag in io_uring alone.
-        let file = open_with(&self.path, self.flags | libc::O_NONBLOCK)?;
+        // A pipe that took the file's place must not block. Reads of a regular file heed the flag in io_uring alone, which is not
+        // given such files.
+        let flags = self.flags | libc::O_NONBLOCK;
+        let file = File::options().read(true).custom_flags(flags).open(&self.path)?;
         if Identity::of(&file.metadata()?) != self.identity {
             return Err(io::Error::from_raw_os_error(libc::ESTALE));
         }
         Ok(OpenFile { file: Arc::new(file), _turn: Some(turn) })
     }
-}
-
-fn open_with(path: &Path, flags: i32) -> io::Result<File> {
-    File::options().read(true).custom_flags(flags).open(path)
 }
 
 /// What tells a file from any that takes its name.
@@ -184,7 +175,7 @@ impl Keeping {
     /// # Errors
     /// [`SourceError::Descriptors`] where they can neither stay open nor take turns.
     pub(crate) fn of(path: &Path, files: usize) -> Result<Self, SourceError> {
-        match (descriptor_limit(), open_descriptors()) {
+        match (descriptors(), open_descriptors()) {
             (Some(limit), open) => Self::within(path, files, limit, open),
             (None, _) => Ok(Self(None)),
         }
@@ -220,11 +211,6 @@ impl Keeping {
     }
 }
 
-/// The soft limit on open files; `None` where there is none.
-fn descriptor_limit() -> Option<u64> {
-    getrlimit(Resource::Nofile).current
-}
-
 /// Files that the process has open; where the kernel does not say, those that every process has.
 fn open_descriptors() -> u64 {
     // One of them is the listing's own.
@@ -233,7 +219,7 @@ fn open_descriptors() -> u64 {
 
 /// What to do about an error, where there are too many open files.
 pub(crate) fn advice(error: &io::Error) -> String {
-    match (error.raw_os_error(), descriptor_limit()) {
+    match (error.raw_os_error(), descriptors()) {
         (Some(libc::EMFILE), Some(limit)) => {
             format!("; RLIMIT_NOFILE allows {limit} at once: raise it (ulimit -n)")
         }

@@ -13,10 +13,12 @@ mod file;
 mod layout;
 mod names;
 mod open;
+mod reopen;
 mod resolve;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rayon::prelude::*;
 
@@ -29,6 +31,7 @@ use crate::format::{Header, HeaderLimits, TensorEntry};
 use crate::threads::in_parallel;
 pub(crate) use file::{Keeping, advice};
 pub(crate) use open::open_regular;
+pub(crate) use reopen::reopen;
 pub(crate) use resolve::{Resolved, State, resolve};
 
 /// One file of a source.
@@ -40,6 +43,8 @@ pub struct Shard {
     pub file: ShardFile,
     /// Its header, checked against the length of the file.
     pub header: Header,
+    /// When it was last written to, as of before its header was read.
+    pub(crate) modified: SystemTime,
 }
 
 /// Where a tensor is: positions in [`Source::shards`] and in that shard's [`Header::tensors`].
@@ -198,8 +203,10 @@ fn open_shards(
 fn open_shard(path: PathBuf, limits: &HeaderLimits, keeping: &Keeping) -> Result<Shard, SourceError> {
     let _turn = keeping.turn();
     let file = open::open_regular(&path)?;
+    let modified = file.metadata().and_then(|metadata| metadata.modified());
+    let modified = modified.map_err(|error| SourceError::io(&path, "ask when it was written", error))?;
     let header = Header::read(&file, &path, limits)?;
     let file = keeping.keep(file, &path);
     let file = file.map_err(|error| SourceError::io(&path, "ask which file it is", error))?;
-    Ok(Shard { path, file, header })
+    Ok(Shard { path, file, header, modified })
 }

@@ -1,10 +1,14 @@
 //! Which files a path means.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::error::SourceError;
 use super::layout::{self, Layout, LayoutFault};
@@ -105,8 +109,19 @@ fn folder(path: &Path, limits: &HeaderLimits) -> Result<Resolved, SourceError> {
 }
 
 fn entries(path: &Path) -> Result<Vec<OsString>, SourceError> {
-    let failed = |error| SourceError::io(path, "list it", error);
-    fs::read_dir(path).map_err(failed)?.map(|entry| Ok(entry.map_err(failed)?.file_name())).collect()
+    let failed = |error: Errno| SourceError::io(path, "list it", error.into());
+    // Not by std's iterator, which panics where closing the folder is an error.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())).map_err(failed)?;
+    let mut names = Vec::new();
+    for entry in Dir::new(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    Ok(names)
 }
 
 fn hint(path: &Path) -> &'static str {

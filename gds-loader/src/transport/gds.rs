@@ -7,12 +7,13 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
 
 use cuda_staging::RegionMut;
 
 use super::{PathKind, ReadFailure, Target};
 use crate::cufile::{CuFile, CuFileError, CuFileResult, Direction, Driver, Mode, RegisteredBuffer};
+use crate::source::reopen;
 
 /// What NVIDIA's design guide wants offsets and lengths to be multiples of, in bytes, or requests go through bounce buffers.
 const PAGE: u64 = 4096;
@@ -50,11 +51,7 @@ impl Gds {
             let reason = "cuFile needs files that stay open, and there are too few descriptors for that: raise RLIMIT_NOFILE";
             return Err(failed(io::Error::other(reason)));
         };
-        let file = open_direct(target).map_err(failed)?;
-        let (first, second) = (first.metadata().map_err(failed)?, file.metadata().map_err(failed)?);
-        if (first.dev(), first.ino()) != (second.dev(), second.ino()) {
-            return Err(failed(io::Error::from_raw_os_error(libc::ESTALE)));
-        }
+        let file = open_direct(target.path, first).map_err(failed)?;
         let file = CuFile::register(driver, file, target.path)?;
         let mut gds = Self { file, len: target.len, alignment: target.direct_alignment.max(PAGE) };
         if gds.landing() == Landing::Straight && target.in_memory {
@@ -136,11 +133,9 @@ impl Gds {
 }
 
 /// Opens the file with `O_DIRECT`, or plainly where the file system refuses that: the library is asked then whether it takes it.
-fn open_direct(target: &Target<'_>) -> io::Result<File> {
-    let mut options = File::options();
-    options.read(true);
-    match options.clone().custom_flags(libc::O_DIRECT).open(target.path) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => options.open(target.path),
+fn open_direct(path: &Path, first: &File) -> io::Result<File> {
+    match reopen(path, first, libc::O_DIRECT) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => reopen(path, first, 0),
         opened => opened,
     }
 }

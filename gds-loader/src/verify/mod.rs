@@ -7,6 +7,7 @@
 mod report;
 mod stream;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -130,23 +131,26 @@ impl Verifier {
                 (Origin::Folder(folder_of(path)), Vec::new())
             }
         };
-        let mut named: Vec<(String, PathBuf)> =
-            paths.into_iter().map(|path| (name_of(&origin, &path), path)).collect();
-        if let Origin::Index(index) = &origin {
-            named.push((name_of(&origin, index), index.clone()));
+        // By name, since both lists may be as long as a hostile text makes them.
+        let places = manifest.places();
+        let index = match &origin {
+            Origin::Index(index) => Some(index.clone()),
+            _ => None,
+        };
+        let mut named = HashMap::new();
+        for path in paths.into_iter().chain(index) {
+            let name = name_of(&origin, &path);
+            if !places.contains_key(&*name) {
+                differences.push(Difference::of_file(&name, What::Extra));
+            }
+            named.insert(name, path);
         }
-        differences.extend(
-            named
-                .iter()
-                .filter(|(name, _)| manifest.file(name).is_none())
-                .map(|(name, _)| Difference::of_file(name, What::Extra)),
-        );
         let one_file = matches!(origin, Origin::File);
         let keeping = Keeping::of(path, manifest.files().len())?;
         let mut files = Vec::new();
         for recorded in manifest.files() {
-            let path = match named.iter().find(|(name, _)| **name == *recorded.name) {
-                Some((_, path)) => path.clone(),
+            let path = match named.get(&*recorded.name) {
+                Some(path) => path.clone(),
                 None if one_file => continue,
                 None => match &origin {
                     Origin::Folder(folder) => folder.join(&*recorded.name),
@@ -178,15 +182,15 @@ impl Verifier {
         }
         let (builder, stream) = self.stream(path, &files)?;
         for ((layout, sums), failure) in builder.files().iter().zip(builder.sums()).zip(&stream.failures) {
-            let Some(recorded) = manifest.file(&layout.name) else { continue };
+            let Some(recorded) = places.get(&*layout.name).map(|place| &manifest.files()[*place]) else {
+                continue;
+            };
             let reason = failure
                 .as_ref()
                 .map_or_else(|| format!("the file ends at byte {}", layout.len), ToString::to_string);
             differences.extend(recorded.compare_bytes(layout, &sums, &reason));
         }
-        differences.sort_by_key(|difference| {
-            manifest.files().iter().position(|file| *file.name == *difference.file)
-        });
+        differences.sort_by_key(|difference| places.get(&*difference.file).copied());
         Ok(VerifyReport::new(path, &builder, stream, start.elapsed(), differences))
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
@@ -17,8 +17,9 @@ use crate::pipeline::Progress;
 use crate::plan::align_up;
 use crate::policy::{CuFilePaths, Memory, Route, Terms};
 use crate::report::{CacheReport, Fallback, PathBytes, share_of};
-use crate::threads::{in_parallel, share_out};
+use crate::threads::in_parallel;
 use crate::transport::{PathKind, Transport, read_extent};
+use crate::workers::share_out;
 
 /// Bytes of one read.
 const READ_SIZE: u64 = 4 << 20;
@@ -42,12 +43,41 @@ struct Extent {
     range: Range<u64>,
 }
 
+/// The reads, in the order of files and offsets. Counted and not listed: a sparse file can claim more of them than memory holds.
+struct Extents {
+    read_size: u64,
+    /// For each file how many reads there are up to its end.
+    ends: Vec<u64>,
+}
+
+impl Extents {
+    fn new(lens: impl Iterator<Item = u64>, read_size: u64) -> Self {
+        let count = |total: &mut u64, len: u64| {
+            *total = total.saturating_add(len.div_ceil(read_size));
+            Some(*total)
+        };
+        Self { read_size, ends: lens.scan(0, count).collect() }
+    }
+
+    fn len(&self) -> u64 {
+        self.ends.last().copied().unwrap_or_default()
+    }
+
+    fn get(&self, index: u64) -> Option<Extent> {
+        let file = self.ends.partition_point(|&end| end <= index);
+        self.ends.get(file)?;
+        let first = file.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let start = (index - first) * self.read_size;
+        Some(Extent { file, range: start..start + self.read_size })
+    }
+}
+
 struct Shared<'a> {
     verifier: &'a Verifier,
     routes: &'a [Route],
     builder: &'a Builder,
-    extents: &'a [Extent],
-    next: AtomicUsize,
+    extents: Extents,
+    next: AtomicU64,
     done: AtomicU64,
     total: u64,
     /// Files of which no more is read.
@@ -70,30 +100,34 @@ pub(super) fn read(verifier: &Verifier, path: &Path, files: &[Found], builder: &
     let terms = Terms { backend, cufile: &cufile, memory, share: true, keep_pages: false };
     let places = Places::new(root);
     let open = |found: &Found| {
-        let facts = FileFacts::at(&*found.file.open_at(&found.path)?, found.layout.len, &places);
-        Ok((Route::open(&found.path, &found.file, &facts, &terms)?, facts))
+        let file = found.file.open_at(&found.path)?;
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        let facts = FileFacts::at(&file, found.layout.len, &places);
+        // It may be opened again now.
+        drop(file);
+        Ok((Route::open(&found.path, &found.file, modified, &facts, &terms)?, facts))
     };
     let opened: Result<Vec<(Route, FileFacts)>> = in_parallel(|| files.par_iter().map(open).collect());
     let (mut routes, facts): (Vec<Route>, Vec<FileFacts>) = opened?.into_iter().unzip();
     let step =
         routes.iter().map(|route| route.transport().alignment()).fold(limits::page_size() as u64, u64::max);
     let read_size = align_up(READ_SIZE, step);
-    let extents: Vec<Extent> = extents(&routes, read_size);
+    let extents = Extents::new(routes.iter().map(Route::len), read_size);
+    let threads = thread::available_parallelism().map_or(1, usize::from).clamp(THREADS.start, THREADS.end);
+    let threads = usize::try_from(extents.len()).map_or(threads, |reads| threads.min(reads));
     let shared = Shared {
         verifier,
         routes: &routes,
         builder,
-        extents: &extents,
-        next: AtomicUsize::new(0),
+        extents,
+        next: AtomicU64::new(0),
         done: AtomicU64::new(0),
-        total: routes.iter().map(Route::len).sum(),
+        total: routes.iter().map(Route::len).fold(0, u64::saturating_add),
         given_up: routes.iter().map(|_| AtomicBool::new(false)).collect(),
         failures: Mutex::new(routes.iter().map(|_| None).collect()),
     };
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let threads = cores.clamp(THREADS.start, THREADS.end).min(extents.len());
     let slots = RingOptions { slots: 1, slot_size: read_size as usize };
-    let paths = share_out(threads, || work(&shared, device.ring(slots)?));
+    let paths = share_out("gds-verify", threads, || work(&shared, device.ring(slots)?));
     let panicked = || Err(Error::Worker { reason: "a reading thread panicked".into() });
     let paths = paths.into_iter().map(|paths| paths.unwrap_or_else(panicked)).collect::<Result<Vec<_>>>()?;
     let mut all = PathBytes::default();
@@ -116,15 +150,6 @@ pub(super) fn read(verifier: &Verifier, path: &Path, files: &[Found], builder: &
     Ok(Stream { paths: all, fallbacks, cache, failures })
 }
 
-/// The reads, in the order of files and offsets.
-fn extents(routes: &[Route], read_size: u64) -> Vec<Extent> {
-    let of_file = |(file, route): (usize, &Route)| {
-        let starts = (0..route.len()).step_by(read_size as usize);
-        starts.map(move |start| Extent { file, range: start..start + read_size })
-    };
-    routes.iter().enumerate().flat_map(of_file).collect()
-}
-
 fn work(shared: &Shared<'_>, mut ring: Ring) -> Result<PathBytes> {
     let mut paths = PathBytes::default();
     while !shared.verifier.cancel.is_cancelled()
@@ -133,7 +158,7 @@ fn work(shared: &Shared<'_>, mut ring: Ring) -> Result<PathBytes> {
         if shared.given_up[extent.file].load(Ordering::Relaxed) {
             continue;
         }
-        match read_one(shared, &mut ring, extent) {
+        match read_one(shared, &mut ring, &extent) {
             Ok((kind, bytes)) => {
                 paths.add(kind, bytes);
                 let done = shared.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -181,4 +206,34 @@ fn read_one(shared: &Shared<'_>, ring: &mut Ring, extent: &Extent) -> Result<(Pa
     let count = bytes.len() as u64;
     ring.put_back(filled.release());
     Ok((kind, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(lens: &[u64]) -> Vec<(usize, Range<u64>)> {
+        let extents = Extents::new(lens.iter().copied(), 10);
+        let listed = (0..).map_while(|index| extents.get(index));
+        let listed: Vec<_> = listed.map(|extent| (extent.file, extent.range)).collect();
+        assert_eq!(listed.len() as u64, extents.len());
+        listed
+    }
+
+    #[test]
+    fn every_file_is_read_from_its_first_byte_to_its_last() {
+        assert_eq!(listed(&[]), []);
+        assert_eq!(listed(&[0, 0]), []);
+        assert_eq!(listed(&[0, 10, 0, 11, 1]), [(1, 0..10), (3, 0..10), (3, 10..20), (4, 0..10)]);
+    }
+
+    #[test]
+    fn what_files_claim_costs_no_memory() {
+        let most = i64::MAX as u64;
+        let extents = Extents::new([most, most, most].into_iter(), 1 << 22);
+        assert_eq!(extents.len(), 3 << 41);
+        let last = extents.get((3 << 41) - 1).unwrap();
+        assert_eq!((last.file, last.range.end), (2, 1 << 63));
+        assert!(extents.get(3 << 41).is_none());
+    }
 }

@@ -12,6 +12,7 @@ use std::sync::{OnceLock, RwLock};
 use crate::ledger::{self, Library};
 use crate::sync::{read, write};
 
+// SAFETY: the signatures are those of the platform's `unwind.h`; the opaque types are pointers here.
 unsafe extern "C" {
     fn _Unwind_Backtrace(
         frame: extern "C" fn(*mut c_void, *mut c_void) -> c_int,

@@ -41,7 +41,8 @@ unsafe fn contents(path: *const c_char) -> Option<&'static [u8]> {
 
 /// Whether the variable is anything but 0.
 fn is_on(variable: &CStr) -> bool {
-    // SAFETY: the name is terminated; a value found is too.
+    // SAFETY: the name is terminated; a value found is too, and stays: no program that is tested changes its environment
+    // once it has threads.
     unsafe {
         let value = libc::getenv(variable.as_ptr());
         value.is_null() || CStr::from_ptr(value).to_bytes() != b"0"
@@ -145,6 +146,8 @@ type Access = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
 /// Functions that return a descriptor: type, arguments before path and flags, name, arguments after them. The variable `mode` is passed on always: where the caller gave none, nobody reads it.
 macro_rules! interpose_open {
     ($($type:ident [$($before:ident: $before_type:ty)?] $name:ident [$($mode:ident: $mode_type:ty)?])*) => {$(
+        /// # Safety
+        /// - As libc's function of this name: the path is terminated.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
             $($before: $before_type,)? path: *const c_char, flags: c_int $(, $mode: $mode_type)?
@@ -196,6 +199,8 @@ unsafe fn open_stream(next: &Next, path: *const c_char, mode: *const c_char) -> 
     if fd < 0 { null_mut() } else { unsafe { libc::fdopen(fd, c"r".as_ptr()) } }
 }
 
+/// # Safety
+/// - As libc's `fopen`: both strings are terminated.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
     static NEXT: Next = Next::new(c"fopen");
@@ -203,6 +208,8 @@ unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FIL
     unsafe { open_stream(&NEXT, path, mode) }
 }
 
+/// # Safety
+/// - As libc's `fopen`: both strings are terminated.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
     static NEXT: Next = Next::new(c"fopen64");
@@ -210,6 +217,8 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
     unsafe { open_stream(&NEXT, path, mode) }
 }
 
+/// # Safety
+/// - As libc's `access`: the path is terminated.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
     static NEXT: Next = Next::new(c"access");

@@ -63,6 +63,8 @@ pub(crate) fn check() -> Result {
     }
 }
 
+/// # Safety
+/// - None: libc's type of such handlers has the word.
 unsafe extern "C" fn after_fork_in_child() {
     PHASE.store(FORKED, Ordering::Release);
 }

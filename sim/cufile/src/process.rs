@@ -36,6 +36,8 @@ pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
+/// # Safety
+/// - None: libc's type of such handlers has the word.
 unsafe extern "C" fn after_fork_in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }

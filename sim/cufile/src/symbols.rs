@@ -7,6 +7,7 @@
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::{mem, ptr};
 
+// SAFETY: the signature is the one of glibc's `dlfcn.h`.
 unsafe extern "C" {
     /// As `dladdr`; with [`RTLD_DL_SYMENT`] also the symbol's entry.
     fn dladdr1(

@@ -14,6 +14,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::report::Report;
 use super::table;
 use crate::cli::describe;
+use crate::cli::output::printable;
 use crate::cli::sizes;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -71,7 +72,9 @@ pub(super) fn draw(report: &Report) -> anyhow::Result<String> {
 
 fn headline(report: &Report) -> String {
     let subject = &report.subject;
-    let name = subject.path.file_name().unwrap_or(subject.path.as_os_str()).to_string_lossy().into_owned();
+    let name = subject.path.file_name().unwrap_or(subject.path.as_os_str()).to_string_lossy();
+    // XML has no control characters, not even escaped.
+    let name = printable(&name);
     let to = describe::device(&subject.device);
     let to = if to == "cpu" { "host memory".to_owned() } else { to };
     format!("Loading {} ({}) into {}", shorten(&name, 40), sizes::bytes(subject.bytes), shorten(&to, 44))

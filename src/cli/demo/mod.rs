@@ -227,11 +227,12 @@ impl Stand<'_> {
     }
 
     fn load(&self, asked: Asked) -> anyhow::Result<Load> {
-        verify::scrub(self.device, self.layout.bytes())?;
         if asked == Asked::Warm {
             let shards = Source::open(self.checkpoint)?.shards;
             page_cache::fill(shards.iter().map(|shard| shard.path.as_path()))?;
         }
+        // Last, so that the memory the load gets was in use just now: see `bench::take_and_give_back`.
+        verify::scrub(self.device, self.layout.bytes())?;
         let bytes = self.layout.bytes();
         let what = format!("{} to {}, {}", self.kind, self.device.info().kind.as_str(), asked.as_str());
         let loading = Arc::new(Progress::start(self.progress, what.clone(), bytes));

@@ -3,11 +3,12 @@
 //! - [`not_run`], [`cufile`], [`tool`]: a test that cannot run says why and is counted, never silently passed.
 //! - [`compile`]: C into a program or a library.
 //! - [`folder`]: empty folders, on disk and in memory.
-//! - [`without_io_uring`], [`refuse_io_uring`]: a kernel that refuses it, for a test or a child.
+//! - [`without_io_uring`], [`refuse_io_uring`], [`refuse_calls`]: a kernel that refuses it, for a test or a child.
 //! - [`fixture`]: safetensors files whose every byte tells where it belongs.
 //! - [`process`]: child processes that cannot hang a test.
 //! - [`simulator`]: a test, or a program, on the simulated CUDA driver, and the simulator's report afterwards.
 //! - [`cufile_sim`]: the same with the simulated libcufile.
+//! - [`syscalls`]: this process's own system calls, counted, and made to fail.
 
 #![warn(missing_docs)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
@@ -18,6 +19,7 @@ pub mod fixture;
 pub mod folder;
 pub mod process;
 pub mod simulator;
+pub mod syscalls;
 
 mod compiler;
 mod needs;
@@ -29,7 +31,7 @@ use std::path::{Path, PathBuf};
 pub use compiler::compile;
 pub use needs::{cufile, not_run, tool};
 pub use process::{Finished, run};
-pub use refuse::{IoUring, refuse_io_uring, without_io_uring};
+pub use refuse::{IO_URING_CALLS, IoUring, refuse_calls, refuse_io_uring, without_io_uring};
 pub use report::{Copies, DeviceUse, Report, Tally};
 pub use simulator::{Outcome, Simulation, on_simulator};
 

@@ -1,6 +1,7 @@
 //! A kernel that refuses io_uring, as seccomp makes it in most containers.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::thread;
@@ -29,33 +30,39 @@ impl IoUring {
 /// # Panics
 /// Where `body` does.
 pub fn without_io_uring<R: Send>(how: IoUring, body: impl FnOnce() -> R + Send) -> Option<R> {
-    let refused = || refuse(how.code()).is_ok().then(body);
+    let refused = || refuse(&IO_URING_CALLS, how.code()).is_ok().then(body);
     thread::scope(|scope| match scope.spawn(refused).join() {
         Ok(outcome) => outcome,
         Err(panic) => std::panic::resume_unwind(panic),
     })
 }
 
+/// The calls of io_uring: setup, enter and register. The same numbers on every architecture.
+pub const IO_URING_CALLS: RangeInclusive<u32> = 425..=427;
+
 /// Lets a child begin with its calls to io_uring refused; it cannot start where the kernel takes no such filter.
 pub fn refuse_io_uring(command: &mut Command, how: IoUring) {
-    let code = how.code();
-    // SAFETY: between fork and exec only prctl is called, which may be: it allocates nothing and takes no lock.
-    unsafe { command.pre_exec(move || refuse(code)) };
+    refuse_calls(command, IO_URING_CALLS, how);
 }
 
-/// Installs a filter on the calling thread that answers io_uring's three calls with `code`.
-fn refuse(code: i32) -> io::Result<()> {
-    const FIRST: u32 = 425;
-    const LAST: u32 = 427;
+/// The same for some of its calls.
+pub fn refuse_calls(command: &mut Command, calls: RangeInclusive<u32>, how: IoUring) {
+    let code = how.code();
+    // SAFETY: between fork and exec only prctl is called, which may be: it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(move || refuse(&calls, code)) };
+}
+
+/// Installs a filter on the calling thread that answers these calls with `code`.
+fn refuse(calls: &RangeInclusive<u32>, code: i32) -> io::Result<()> {
     /// Jumps skip so many instructions: where the comparison holds, and where it does not.
     const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
         libc::sock_filter { code: code as u16, jt, jf, k }
     }
     let mut filter = [
-        // The number of the call is the first word of seccomp_data; these three are the same on every architecture.
+        // The number of the call is the first word of seccomp_data.
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 0, 2, FIRST),
-        instruction(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, 1, 0, LAST),
+        instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 0, 2, *calls.start()),
+        instruction(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, 1, 0, *calls.end()),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | code as u32),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];

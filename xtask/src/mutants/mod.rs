@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! # What is wrong with it, in a line or more.
-//! # test: PACKAGE::TARGET NAME      the test that must fail, TARGET being "lib" or an integration test's name
+//! # test: PACKAGE::TARGET NAME      the test that must fail, TARGET being "lib", "models" or an integration test's name
 //! # hang                            only where the fault is one that makes the test wait for ever
 //! ```
 //!

@@ -26,7 +26,7 @@ pub(super) struct Test {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Program {
     pub(super) package: String,
-    /// "lib", "bin", or an integration test.
+    /// "lib", "bin", "models" (the library's with the feature `loom`), or an integration test.
     pub(super) target: String,
 }
 
@@ -101,6 +101,7 @@ impl Program {
         match self.target.as_str() {
             "lib" => arguments.push("--lib"),
             "bin" => arguments.push("--bins"),
+            "models" => arguments.extend(["--lib", "--features", "loom"]),
             test => arguments.extend(["--test", test]),
         }
         arguments

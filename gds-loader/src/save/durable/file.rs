@@ -83,9 +83,7 @@ impl FileGoal {
             }
             file.flush()?;
             folder.check_in_place()?;
-            if !folder.is(&named.name, file.identity()) {
-                return Err(PublishError::Taken { path: file.path() });
-            }
+            folder.check_is(&named.name, file.identity())?;
             folder.rename(&named.name, &self.name, file.identity())?;
             named.keep();
             syncs.try_sync().map_err(|source| PublishError::Unsynced { path: path.clone(), source })?;

@@ -67,6 +67,14 @@ impl Folder {
         self.stat(name).is_ok_and(|stat| stat.is_some_and(|stat| stat.identity == identity))
     }
 
+    /// Refuses to go on where `name` is not the file of this identity, and where that cannot be told.
+    pub(super) fn check_is(&self, name: &OsStr, identity: Identity) -> Result<(), PublishError> {
+        match self.stat(name)? {
+            Some(stat) if stat.identity == identity => Ok(()),
+            _ => Err(PublishError::Taken { path: self.path.join(name) }),
+        }
+    }
+
     pub(super) fn list(&self) -> Result<Vec<OsString>, PublishError> {
         uninterrupted(|| self.system.list(self.fd()))
             .map_err(|error| self.error("".as_ref(), "list it", error))

@@ -143,9 +143,7 @@ impl SetGoal {
         }
         for (file, named) in temps {
             file.flush()?;
-            if !folder.is(&named.name, file.identity()) {
-                return Err(PublishError::Taken { path: file.path() });
-            }
+            folder.check_is(&named.name, file.identity())?;
         }
         Ok(())
     }

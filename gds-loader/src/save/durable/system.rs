@@ -169,7 +169,7 @@ impl System for Kernel {
     }
 
     fn file_size_limit(&self) -> Option<u64> {
-        rustix::process::getrlimit(rustix::process::Resource::Fsize).current
+        crate::limits::file_size()
     }
 
     fn reserve(&self, file: BorrowedFd<'_>, len: u64) -> io::Result<()> {

@@ -198,9 +198,17 @@ impl TempFile {
     }
 
     /// Opens it again, for `O_DIRECT`. What is written that way may go beyond the end by less than a block.
+    ///
+    /// # Errors
+    /// `EINVAL` where the file system refuses `O_DIRECT`; `ESTALE` where its name means another file by now, into which not a
+    /// byte of ours must go: whoever may write the folder may have put there one that only we may write.
     pub(crate) fn open_direct(&self) -> io::Result<File> {
         let folder = &self.0.folder;
-        uninterrupted(|| folder.system.open(folder.fd(), &self.0.name, How::Direct)).map(File::from)
+        let again = uninterrupted(|| folder.system.open(folder.fd(), &self.0.name, How::Direct))?;
+        if uninterrupted(|| folder.system.stat_open(again.as_fd()))?.identity != self.0.identity {
+            return Err(Errno::STALE.into());
+        }
+        Ok(File::from(again))
     }
 
     /// Writes all of `bytes` at `offset`, through the page cache.
@@ -308,6 +316,7 @@ fn is_unsupported(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::system::Kernel;
     use super::*;
 
     #[test]
@@ -330,6 +339,23 @@ mod tests {
             assert!(name.starts_with(told.to_str().unwrap()));
         }
         assert_eq!(temp_name("x".repeat(LONGEST_TOLD).as_ref(), 1).len(), LONGEST_NAME);
+    }
+
+    #[test]
+    fn another_file_under_its_name_is_not_written() {
+        let disk = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let folder = Arc::new(Folder::open(Arc::new(Kernel), disk.path()).unwrap());
+        let (file, _named) = TempFile::create(&folder, "m".as_ref(), 1, 0o600, 4096).unwrap();
+        file.open_direct().unwrap();
+        let victim = disk.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        std::fs::remove_file(file.path()).unwrap();
+        std::fs::hard_link(&victim, file.path()).unwrap();
+        assert_eq!(file.open_direct().unwrap_err().raw_os_error(), Some(libc::ESTALE));
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        std::fs::remove_file(file.path()).unwrap();
+        std::os::unix::fs::symlink(&victim, file.path()).unwrap();
+        assert_eq!(file.open_direct().unwrap_err().raw_os_error(), Some(libc::ELOOP));
     }
 
     #[test]

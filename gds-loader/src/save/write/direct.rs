@@ -20,7 +20,7 @@ impl Direct {
     /// Opens `file` for direct writes.
     ///
     /// # Errors
-    /// `EINVAL` where the file system refuses `O_DIRECT`.
+    /// Those of [`TempFile::open_direct`].
     pub(super) fn open(file: &TempFile) -> io::Result<Self> {
         let direct = file.open_direct()?;
         let alignment = DirectIo::of(&direct).alignment();

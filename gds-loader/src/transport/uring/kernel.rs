@@ -58,6 +58,10 @@ pub(crate) trait Kernel {
     /// Those after which no event can be expected.
     fn wait(&mut self, limit: Duration) -> io::Result<()>;
 
+    /// How many of the reads asked for the kernel has not taken yet: the newest. It hears of them in [`Kernel::ask`] and
+    /// [`Kernel::wait`], and nowhere else.
+    fn untaken(&mut self) -> usize;
+
     /// Whether there are events.
     fn has_events(&mut self) -> bool;
 
@@ -174,6 +178,10 @@ impl Kernel for Ring {
                 _ => Err(error),
             },
         }
+    }
+
+    fn untaken(&mut self) -> usize {
+        self.ring.submission().len()
     }
 
     fn has_events(&mut self) -> bool {

@@ -19,14 +19,14 @@ const TRIED: u64 = 8;
 /// # Errors
 /// Why threads have to read.
 pub(crate) fn probe(file: &Arc<File>) -> Result<(), String> {
-    let mut queue = Queue::open(1).map_err(|error| refusal(&error))?;
+    let mut queue = Queue::open(1).map_err(|error| refusal("making a queue", &error))?;
     let mut expected = vec![0; TRIED as usize];
     let got = file.read_at(&mut expected, 0).map_err(|error| format!("a read to compare with: {error}"))?;
     let place = Place::Region(RegionMut::from_vec(vec![0; TRIED as usize]));
     let extent = Extent::new(&(0..TRIED), got as u64, 1);
     let ended = match queue.begin(0, file, extent, place) {
         Some(ended) => Some(ended),
-        None => queue.wait().map_err(|error| format!("waiting for a read: {error}"))?.pop(),
+        None => queue.wait().map_err(|error| refusal("waiting for a read", &error))?.pop(),
     };
     let ended = ended.ok_or("a read that was begun did not end")?;
     match (ended.outcome, ended.place) {
@@ -40,7 +40,7 @@ pub(crate) fn probe(file: &Arc<File>) -> Result<(), String> {
 }
 
 /// Why there is no queue, with what usually is behind it.
-fn refusal(error: &io::Error) -> String {
+fn refusal(doing: &str, error: &io::Error) -> String {
     let why = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             " (seccomp, as in most containers, or the sysctl kernel.io_uring_disabled)"
@@ -51,7 +51,7 @@ fn refusal(error: &io::Error) -> String {
         Some(libc::EMFILE | libc::ENFILE) => " (RLIMIT_NOFILE)",
         _ => "",
     };
-    format!("making a queue: {error}{why}")
+    format!("{doing}: {error}{why}")
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_may_be_behind_it() {
-        let refusal = |code| refusal(&io::Error::from_raw_os_error(code));
+        let refusal = |code| refusal("making a queue", &io::Error::from_raw_os_error(code));
         assert!(
             refusal(libc::EPERM).contains("Operation not permitted")
                 && refusal(libc::EPERM).contains("(seccomp")

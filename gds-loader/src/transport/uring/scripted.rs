@@ -23,6 +23,8 @@ pub(super) enum Answer {
     Late(usize),
     /// It is refused when it is asked for.
     Refuse(i32),
+    /// It is not taken, nor is any after it: each wait fails, with this error number.
+    NeverTaken(i32),
 }
 
 /// A file in memory, read with an alignment; without a script every read is whole.
@@ -36,6 +38,8 @@ pub(super) struct Scripted {
     asked: Vec<Request>,
     late: Vec<(usize, Request)>,
     ready: Vec<Event>,
+    /// Why nothing is taken any more.
+    refusing: Option<i32>,
 }
 
 impl Scripted {
@@ -48,6 +52,7 @@ impl Scripted {
             asked: Vec::new(),
             late: Vec::new(),
             ready: Vec::new(),
+            refusing: None,
         }
     }
 
@@ -68,6 +73,10 @@ impl Scripted {
     fn answer(&mut self, request: Request) {
         let event = |result| Event { key: request.key, result };
         match self.script.pop_front() {
+            Some(Answer::NeverTaken(code)) => {
+                self.refusing = Some(code);
+                self.asked.insert(0, request);
+            }
             None | Some(Answer::Refuse(_)) => self.read(&request, usize::MAX),
             Some(Answer::Short(most)) => self.read(&request, most),
             Some(Answer::Fail(code)) => self.ready.push(event(-code)),
@@ -106,12 +115,16 @@ impl Kernel for Scripted {
                 }
             }
         }
-        if !self.asked.is_empty() {
+        if self.refusing.is_none() && !self.asked.is_empty() {
             let index = self.order.pop_front().unwrap_or(0) % self.asked.len();
             let request = self.asked.remove(index);
             self.answer(request);
         }
-        Ok(())
+        self.refusing.map_or(Ok(()), |code| Err(io::Error::from_raw_os_error(code)))
+    }
+
+    fn untaken(&mut self) -> usize {
+        self.refusing.map_or(0, |_| self.asked.len())
     }
 
     fn has_events(&mut self) -> bool {
