@@ -72,7 +72,7 @@ mod chosen {
             pub(crate) fn join(mut self) -> std::thread::Result<T> {
                 self.wait();
                 let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
-                outcome.ok_or_else(|| Box::from("it left nothing"))
+                outcome.ok_or_else(|| Box::new("it left nothing") as _)
             }
 
             fn wait(&mut self) {

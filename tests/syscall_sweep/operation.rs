@@ -26,6 +26,9 @@ impl Ended {
     }
 }
 
+/// Judges what a run left.
+type Judge = dyn Fn(&Ended) -> Result<(), String>;
+
 /// Something to do with a checkpoint, again and again.
 pub(crate) struct Operation {
     pub(crate) name: &'static str,
@@ -36,7 +39,7 @@ pub(crate) struct Operation {
     /// Does it. What it returns holds nothing of it any more.
     pub(crate) run: Box<dyn Fn() -> Ended>,
     /// Says what is wrong with what a run left, given how it ended.
-    pub(crate) left: Box<dyn Fn(&Ended) -> Result<(), String>>,
+    pub(crate) left: Box<Judge>,
 }
 
 impl Operation {

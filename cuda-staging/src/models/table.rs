@@ -1,4 +1,7 @@
 //! The modelled driver's functions: those that this crate calls, for one device.
+//!
+//! # Safety
+//! - For every function here: its pointers are as the driver's function of that place in the table asks.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;

@@ -43,6 +43,9 @@ pub(super) fn scan(text: &str) -> Scan {
             Piece::Comment(_) => None,
         })
         .collect();
+    // Where all functions of a file ask the same, its beginning says so once.
+    let documented_at_once =
+        lines.iter().take_while(|line| line.starts_with("//!")).any(|line| line.contains("# Safety"));
     let mut reasons = Reasons::of(&pieces);
     let mut scan = Scan::default();
     for (at, &(line, word)) in code.iter().enumerate() {
@@ -82,7 +85,7 @@ pub(super) fn scan(text: &str) -> Scan {
                     }
                     _ => {
                         scan.counts.functions += 1;
-                        if !documented(&lines, line) && !of_a_trait(&lines, line) {
+                        if !documented_at_once && !documented(&lines, line) && !of_a_trait(&lines, line) {
                             scan.faults.push((line, "an unsafe function without a `# Safety` section"));
                         }
                     }
@@ -171,6 +174,10 @@ mod tests {
         assert_eq!(of("unsafe extern \"C\" fn f() {}"), ([0, 1, 0], 1));
         assert_eq!(of("// SAFETY: x.\nunsafe impl A for B {\n    unsafe fn f() {}\n}"), ([0, 1, 1], 0));
         assert_eq!(of("impl B {\n    unsafe fn f() {}\n}"), ([0, 1, 0], 1));
+        assert_eq!(
+            of("//! All.\n//!\n//! # Safety\n//! - x.\n\nunsafe fn f() {}\nunsafe fn g() {}"),
+            ([0, 2, 0], 0)
+        );
         assert_eq!(of("/// # Safety\n/// - x.\npub unsafe trait T {}"), ([0, 0, 1], 0));
         assert_eq!(of("unsafe trait T {}\nunsafe impl T for u8 {}"), ([0, 0, 2], 2));
     }
