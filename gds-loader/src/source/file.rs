@@ -6,7 +6,7 @@
 //! do without what needs a descriptor that lasts: io_uring, cuFile, the watch for other loads, and dropping afterwards what was
 //! brought into the page cache.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::error::SourceError;
 use super::reopen::reopen;
+use super::resolve::entries;
 use crate::limits::descriptors;
 
 /// Descriptors that a load may need besides those of its files: its queues, and the device, whose driver opens some dozens.
@@ -214,7 +215,7 @@ impl Keeping {
 /// Files that the process has open; where the kernel does not say, those that every process has.
 fn open_descriptors() -> u64 {
     // One of them is the listing's own.
-    fs::read_dir("/proc/self/fd").map_or(3, |entries| entries.count().saturating_sub(1) as u64)
+    entries("/proc/self/fd".as_ref()).map_or(3, |entries| entries.len().saturating_sub(1) as u64)
 }
 
 /// What to do about an error, where there are too many open files.
@@ -230,6 +231,7 @@ pub(crate) fn advice(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::FileExt as _;
     use std::sync::mpsc;
     use std::thread;
