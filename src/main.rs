@@ -10,5 +10,6 @@ fn main() -> ExitCode {
         // SAFETY: the first statement of main; no other thread exists that could read or write the environment.
         unsafe { std::env::set_var(CUFILE_LOG, "/dev/null") };
     }
+    gds_loader::raise_descriptor_limit();
     gds::run(std::env::args_os()).into()
 }

@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cuda_staging::{Device, RegionMut, Stream};
+use gds_loader::format::Dtype;
 use gds_loader::source::Source;
-use gds_loader::{Backend, Destination, Error, ErrorKind, Loader, Model, PathKind, Verifier};
+use gds_loader::{
+    Backend, Destination, Error, ErrorKind, Loader, Model, PathKind, SaveError, SaveTensor, Saver, Verifier,
+};
 use sha2::{Digest as _, Sha256};
 use test_support::fixture::{File, payload};
 use test_support::{control, cufile_sim, folder, on_simulator};
@@ -193,6 +196,71 @@ fn a_load_by_gds_waits_for_the_callers_stream() {
 #[test]
 fn a_load_by_gds_compat_waits_for_the_callers_stream() {
     waits_for_the_callers_stream("a_load_by_gds_compat_waits_for_the_callers_stream", PathKind::GdsCompat);
+}
+
+/// What the caller's stream still writes, on the device and in host memory, is saved as it will be, whichever path writes it and
+/// whether it is copied first.
+#[test]
+fn a_save_waits_for_the_callers_stream() {
+    let test = "a_save_waits_for_the_callers_stream";
+    let settings = [("CUDA_SIM_COPY_LATENCY_US", "2000"), ("CUFILE_SIM_MODE", "real")];
+    cufile_sim::on_simulator(test, &settings, || {
+        let folder = folder::on_disk(test);
+        let device = Device::cuda(0).unwrap();
+        let mut stream = device.stream().unwrap();
+        let mut fill = 0_u8;
+        for kind in [PathKind::Buffered, PathKind::Gds] {
+            for (snapshot, with_host) in [(false, false), (true, false), (false, true), (true, true)] {
+                if with_host && kind == PathKind::Gds {
+                    continue;
+                }
+                fill += 1;
+                let path = folder.path().join(format!("{fill}.safetensors"));
+                let (memory, new) = (device.allocate(4000, 256).unwrap(), vec![fill; 4000]);
+                // For the whole life of the process, which is short.
+                let host: &'static [u8] = Box::leak(vec![0xa5_u8; 4000].into_boxed_slice());
+                keep_writing(&mut stream, &new, &memory);
+                if with_host {
+                    let raw = stream.raw().unwrap().cast();
+                    // SAFETY: the context is current; both ends live until the stream has ended, below. Nobody looks at `host`
+                    // before the saver has waited for the stream.
+                    let code = unsafe {
+                        let into = host.as_ptr().cast_mut().cast();
+                        cuda_staging::cudarc::driver::sys::cuMemcpyDtoHAsync_v2(
+                            into,
+                            memory.address(),
+                            4000,
+                            raw,
+                        )
+                    };
+                    assert_eq!(code as u32, 0);
+                }
+                // SAFETY: the stream lives until the end of this test, and is the device's.
+                let saver = unsafe { Saver::new().after_stream(stream.raw().unwrap()) };
+                let saver = saver.backend(Backend::Only(kind)).snapshot(snapshot);
+                let on_device = SaveTensor::new("a", Dtype::U8, [4000], memory.freeze()).unwrap();
+                let on_host = SaveTensor::new("b", Dtype::U8, [4000], host).unwrap();
+                let tensors = [on_device].into_iter().chain(with_host.then_some(on_host));
+                saver.start(tensors, &path).finish().unwrap();
+                stream.synchronize(Duration::from_secs(30)).unwrap();
+                let what = format!("{kind}, snapshot {snapshot}, host {with_host}");
+                let saved = std::fs::read(&path).unwrap();
+                let data = &saved[saved.len() - if with_host { 8000 } else { 4000 }..];
+                assert!(data.iter().all(|byte| *byte == fill), "{what}");
+            }
+        }
+
+        let host = [1_u8; 8];
+        let only_host = SaveTensor::new("b", Dtype::U8, [8], host.as_slice()).unwrap();
+        // SAFETY: as above.
+        let saver = unsafe { Saver::new().after_stream(stream.raw().unwrap()) };
+        let error = saver.save([only_host], folder.path().join("host.safetensors")).unwrap_err();
+        assert!(matches!(&error, SaveError::Option { option: "after-stream", .. }), "{error:?}");
+        assert_eq!(
+            (error.kind(), folder.path().join("host.safetensors").exists()),
+            (ErrorKind::Usage, false)
+        );
+    });
 }
 
 /// Five thousand tensors of up to 40 bytes, empty ones among them, and longer ones on either side of the 4 MiB that are

@@ -21,7 +21,7 @@ use gds_loader::{Backend, Error, ErrorKind, Loader, Model, PathKind};
 use page_cache::{can_be_cold, evict, resident_bytes};
 use program::{GDS, digests, fallbacks, json, paths, run, shards, synth};
 use tempfile::TempDir;
-use test_support::fixture::{File, payload};
+use test_support::fixture::{File, payload, write_model};
 use test_support::{Finished, folder, not_run, on_simulator, process, tool};
 
 /// A cold file on disk that O_DIRECT reads, with its digests, and strace; or `None` after saying what is missing.
@@ -60,7 +60,7 @@ impl Traced {
     fn command(&self, backend: &str, injected: &[&str]) -> Command {
         let mut command = Command::new(&self.strace);
         command.args(["-f", "-qq", "-o"]).arg(self.folder.path().join("trace"));
-        command.args(["-e", "trace=openat,pread64,process_vm_readv"]);
+        command.args(["-e", "trace=openat,pread64,process_vm_readv,mmap"]);
         // Of a mapping's reads strace knows the memory and not the file, and nothing else reads memory like that.
         if backend != "mmap" {
             command.arg("-P").arg(&self.file);
@@ -194,20 +194,91 @@ fn a_file_replaced_before_the_second_open_is_not_mixed_in() {
     }
 }
 
-/// Shards need a descriptor each, and a second one to be read directly.
+/// Where files cannot be mapped, or the address space is too small for that, every other path serves.
 #[test]
-fn few_descriptors() {
-    let test = "few_descriptors";
-    let folder = folder::on_disk(test);
-    let model = synth(folder.path(), "--size 24MiB --shards 20");
+fn a_mapping_that_is_refused() {
+    let test = "a_mapping_that_is_refused";
+    let Some(traced) = Traced::new(test) else { return };
+    for (code, words) in
+        [("ENODEV", "No such device"), ("ENOMEM", "Cannot allocate memory"), ("EPERM", "not permitted")]
+    {
+        // Only the file's mappings: strace knows them by the descriptor.
+        let refused = [format!("mmap:error={code}")];
+        let command = |backend: &str| {
+            let mut command = traced.command(backend, &[&refused[0]]);
+            if backend == "mmap" {
+                let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+                command = Command::new(&traced.strace);
+                command.arg("-P").arg(&traced.file).args(args).env("RAYON_NUM_THREADS", "1");
+            }
+            process::run(&mut command, process::LIMIT)
+        };
+        let forced = command("mmap");
+        assert_eq!((forced.code(), forced.stdout.as_str()), (Some(3), ""), "{forced}");
+        assert!(forced.stderr.contains("mapping it") && forced.stderr.contains(words), "{forced}");
+        for backend in ["auto", "buffered", "direct"] {
+            assert_eq!(digests(&json(&command(backend))), traced.digests, "{backend}, {code}");
+        }
+    }
+}
+
+/// A user who may have few processes: threads that cannot be started are done without.
+#[test]
+fn few_processes() {
+    let test = "few_processes";
+    let (Some(setpriv), Some(prlimit)) = (tool(test, "setpriv"), tool(test, "prlimit")) else { return };
+    // Where another user can run the program and read the model, whoever owns the build folder.
+    let folder = TempDir::new().unwrap();
+    let program = folder.path().join("gds");
+    fs::copy(GDS, &program).unwrap();
+    let model = folder.path().join("model");
+    fs::create_dir(&model).unwrap();
+    write_model(&model, &[0, 1, 2].map(|k| File::new().tensor(&format!("{k}"), "U8", &[100_000 + k])));
+    for path in [folder.path(), &program, &model] {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
     let expected = digests(&json(&run("load --device cpu --digest --json", [&model])));
-    let load = |descriptors: u32, backend: &str| {
-        shards(&model).iter().for_each(|shard| evict(shard));
-        let script = format!(r#"ulimit -n {descriptors} && exec "$@""#);
+    // A user of the test's own, who has no other processes.
+    let user = format!("{}", 1_900_000_000 + std::process::id());
+    let as_user = |processes: u32, line: &str| {
+        let mut command = Command::new(&setpriv);
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]).arg(&prlimit);
+        command.arg(format!("--nproc={processes}")).arg(&program).args(line.split_whitespace()).arg(&model);
+        process::run(&mut command, process::LIMIT)
+    };
+    let enough = as_user(1000, "inspect --json");
+    if enough.code() != Some(0) {
+        return not_run(
+            test,
+            &format!("the program cannot be run as another user: {}", enough.stderr.trim()),
+        );
+    }
+    for processes in 1..6 {
+        for line in ["inspect --json", "load --device cpu --digest --json", "verify --json"] {
+            let report = json(&as_user(processes, line));
+            if line.starts_with("load") {
+                assert_eq!(digests(&report), expected, "{processes}");
+            }
+        }
+    }
+}
+
+/// A tensor of a file that is longer than the process's address space may be.
+#[test]
+fn little_address_space() {
+    let folder = folder::on_disk("little_address_space");
+    let path = folder.path().join("model.safetensors");
+    let file = File::new().tensor("small", "F32", &[1024]).tensor("large", "U8", &[1 << 30]);
+    let header = file.header();
+    fs::write(&path, [header.as_slice(), &payload("small", 4096)].concat()).unwrap();
+    let whole = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    whole.set_len(header.len() as u64 + 4096 + (1 << 30)).unwrap();
+    let load = |backend: &str| {
+        let line = "ulimit -v 262144 && exec \"$@\"";
         let mut command = Command::new("sh");
         command.args([
             "-c",
-            &script,
+            line,
             "sh",
             GDS,
             "load",
@@ -215,26 +286,183 @@ fn few_descriptors() {
             "cpu",
             "--digest",
             "--json",
-            "--backend",
+            "--tensors",
+            "small",
         ]);
-        process::run(command.arg(backend).arg(&model), process::LIMIT)
+        process::run(command.args(["--backend", backend]).arg(&path), process::LIMIT)
     };
-    let failed = load(12, "buffered");
+    let expected = digests(&json(&load("buffered")));
+    assert_eq!(expected.len(), 1);
+    assert_eq!(digests(&json(&load("auto"))), expected);
+    let direct = load("direct");
+    assert!(direct.code() == Some(3) || digests(&json(&direct)) == expected, "{direct}");
+    let mapped = load("mmap");
+    assert_eq!((mapped.code(), mapped.stdout.as_str()), (Some(3), ""), "{mapped}");
+    assert!(mapped.stderr.contains("mapping it: Cannot allocate memory"), "{mapped}");
+    // More than there is room for is an error, and no abort.
+    let all = r#"ulimit -v 262144 && exec "$@""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", all, "sh", GDS, "load", "--device", "cpu", "--json"]).arg(&path);
+    let failed = process::run(&mut command, process::LIMIT);
     assert_eq!((failed.code(), failed.stdout.as_str()), (Some(1), ""), "{failed}");
-    assert!(failed.stderr.contains("Too many open files") && failed.stderr.contains("-of-00020"), "{failed}");
+    assert!(failed.stderr.starts_with("error: ") && failed.stderr.contains("memory"), "{failed}");
+}
 
-    // Enough for the headers: what cannot be opened again is read as it is open.
-    let report = json(&load(28, "auto"));
-    assert_eq!(digests(&report), expected);
-    let by = paths(&report);
-    if by.contains_key("direct") {
-        assert!(by["buffered"] > 0, "{by:?}");
-        let fallbacks = fallbacks(&report);
-        assert!(
-            !fallbacks.is_empty()
-                && fallbacks.iter().all(|(_, _, reason)| reason.contains("Too many open files"))
-        );
+/// A folder is found by every name that leads to it.
+#[test]
+fn any_name_of_a_folder_leads_to_it() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = folder::on_disk("any_name_of_a_folder_leads_to_it");
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b" a b/\xff\xfe\n'\"$x"));
+    fs::create_dir_all(&odd).unwrap();
+    let shard = |name: &str| File::new().tensor(name, "F32", &[300, 1000]);
+    write_model(&odd, &[shard("a"), shard("b")]);
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&odd, &link).unwrap();
+    std::os::unix::fs::symlink("link", folder.path().join("link to link")).unwrap();
+    let expected = digests(&json(&run("load --device cpu --digest --json", [&odd])));
+    let here = odd.parent().unwrap();
+    let relative = odd.strip_prefix(here).unwrap();
+    let names: Vec<PathBuf> = [
+        odd.join(""),
+        odd.join("."),
+        link.clone(),
+        link.join(""),
+        link.join("model.safetensors.index.json"),
+        folder.path().join("link to link"),
+        relative.to_owned(),
+        Path::new("./").join(relative),
+        Path::new("../link").to_owned(),
+        Path::new("../link/../").join(relative),
+    ]
+    .into();
+    for name in names {
+        for backend in ["auto", "mmap"] {
+            let mut command =
+                program::gds(&format!("load --device cpu --digest --json --backend {backend}"), [&name]);
+            let report = json(&process::run(command.current_dir(here), process::LIMIT));
+            assert_eq!(digests(&report), expected, "{name:?} by {backend}");
+        }
     }
+    // From within, where the name is nothing but a dot.
+    let mut command = program::gds("load --device cpu --digest --json", ["."]);
+    assert_eq!(digests(&json(&process::run(command.current_dir(&link), process::LIMIT))), expected);
+}
+
+/// A set of `count` shards, one of them long enough to be read directly, and digests of its tensors.
+fn many_shards(folder: &Path, count: usize) -> std::collections::BTreeMap<String, String> {
+    let file = |k: usize| {
+        let len = if k == 0 { 2 << 20 } else { 20_001 };
+        File::new().tensor(&format!("{k}.a"), "F32", &[3, 5]).tensor(&format!("{k}.b"), "U8", &[len])
+    };
+    write_model(folder, &(0..count).map(file).collect::<Vec<_>>());
+    digests(&json(&run("load --device cpu --digest --json", [folder])))
+}
+
+/// Runs `gds` with the words of `line` and `path`, under a limit of so many open files.
+fn with_descriptors(limit: &str, line: &str, path: &Path) -> Finished {
+    let script = format!(r#"ulimit {limit} && exec "$@""#);
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "sh", GDS]).args(line.split_whitespace()).arg(path);
+    process::run(&mut command, process::LIMIT)
+}
+
+/// More shards than files that may be open: they take turns, on every path and for every command. Where there is no room even for
+/// that, the error says what the limit is and how to raise it.
+#[test]
+fn few_descriptors() {
+    let test = "few_descriptors";
+    let folder = folder::on_disk(test);
+    let (model, expected) = (folder.path(), many_shards(folder.path(), 64));
+    for backend in ["auto", "buffered", "mmap", "prefetch", "direct"] {
+        shards(model).iter().for_each(|shard| evict(shard));
+        let line = format!("load --device cpu --digest --json --backend {backend}");
+        let loaded = with_descriptors("-n 24", &line, model);
+        if backend == "direct" && loaded.code() == Some(3) && loaded.stderr.contains("Invalid argument") {
+            not_run(test, "the disk of the build folder has no O_DIRECT");
+            continue;
+        }
+        let report = json(&loaded);
+        assert_eq!(digests(&report), expected, "{backend}");
+        if !matches!(backend, "auto" | "prefetch") {
+            assert_eq!(paths(&report), [(backend.to_owned(), report["bytes"].as_u64().unwrap())].into());
+        }
+    }
+    with_descriptors("-n 24", "inspect", model).success();
+    let manifest = folder.path().join("manifest.json");
+    let line = format!("verify --write-manifest {}", manifest.display());
+    with_descriptors("-n 24", &line, model).success();
+    with_descriptors("-n 24", &format!("verify --manifest {}", manifest.display()), model).success();
+    // What stays open is asked of the kernel in its own way.
+    let engine = with_descriptors("-n 24", "load --device cpu --backend direct --engine io-uring", model);
+    assert!(matches!(engine.code(), Some(3)), "{engine}");
+
+    for line in ["load --device cpu --backend buffered", "inspect"] {
+        let failed = with_descriptors("-n 8", line, model);
+        assert_eq!((failed.code(), failed.stdout.as_str()), (Some(1), ""), "{failed}");
+        for words in ["64 files", "RLIMIT_NOFILE allows 8", "ulimit -n", model.to_str().unwrap()] {
+            assert!(failed.stderr.contains(words), "{words} is missing in: {}", failed.stderr);
+        }
+    }
+    // A soft limit is raised, as far as it may be.
+    let report = json(&with_descriptors("-Sn 8", "load --device cpu --digest --json", model));
+    assert_eq!(digests(&report), expected);
+}
+
+/// A file that takes the place of one that was closed in the meantime is not mixed in.
+#[test]
+fn a_file_replaced_while_it_was_closed_is_not_mixed_in() {
+    let test = "a_file_replaced_while_it_was_closed_is_not_mixed_in";
+    let folder = folder::on_disk(test);
+    many_shards(folder.path(), 64);
+    let expected: Vec<PathBuf> = shards(folder.path());
+    // In a child of its own, whose limit does not touch the other tests.
+    let child = std::env::var_os("GDS_FEW_DESCRIPTORS");
+    let Some(path) = child.map(PathBuf::from) else {
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"ulimit -n 32 && exec "$@""#, "sh"]).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]).env("GDS_FEW_DESCRIPTORS", folder.path());
+        let finished = process::run(&mut command, process::LIMIT);
+        assert_eq!(finished.code(), Some(0), "{finished}");
+        return;
+    };
+    for kind in SERVING {
+        let victim = path.join(expected[60].file_name().unwrap());
+        let loader = Loader::new().device(Device::cpu()).backend(Backend::Only(kind)).threads(1);
+        let loaded = load_while(&loader, &path, move |_| {
+            // Of the same length, with other bytes.
+            let other = victim.with_extension("new");
+            fs::write(&other, vec![0x55; fs::metadata(&victim).unwrap().len() as usize]).unwrap();
+            fs::rename(&other, &victim).unwrap();
+        });
+        let error = loaded.unwrap_err();
+        if kind == PathKind::Direct && error.kind() == ErrorKind::Unavailable {
+            continue;
+        }
+        assert!(
+            error.to_string().contains(&expected[60].file_name().unwrap().to_string_lossy()[..]),
+            "{kind}: {error}"
+        );
+        many_shards(&path, 64);
+    }
+}
+
+/// A destination that the kernel cannot write, though it is ours, is reached by way of other memory.
+#[test]
+fn memory_that_the_kernel_cannot_write_is_reached_by_a_bounce() {
+    let Some(traced) = Traced::new("memory_that_the_kernel_cannot_write_is_reached_by_a_bounce") else {
+        return;
+    };
+    for backend in ["auto", "direct", "buffered"] {
+        for fault in ["pread64:error=EFAULT:when=3", "pread64:error=EFAULT:when=4"] {
+            let report = json(&traced.load(backend, &[fault]));
+            assert_eq!(digests(&report), traced.digests, "{backend}");
+            assert!(fallbacks(&report).is_empty(), "{backend}: {report}");
+        }
+    }
+    let failed = traced.load("direct", &["pread64:error=EFAULT:when=3+"]);
+    assert_eq!((failed.code(), failed.stdout.as_str()), (Some(1), ""), "{failed}");
+    assert!(failed.stderr.contains("Bad address") && failed.stderr.contains("offset"), "{failed}");
 }
 
 /// On ramfs, which refuses O_DIRECT; mounted in a namespace of the test's own.

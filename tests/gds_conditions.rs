@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cuda_staging::Device;
 use gds_loader::cufile::{
@@ -218,6 +218,42 @@ fn one_failed_event_of_a_batch_is_read_elsewhere() {
         cufile_sim::set_script("");
         sample.check(&load(Backend::Only(PathKind::Gds)).unwrap());
     });
+}
+
+/// Where the library leaves it open what became of reads in a batch, what they were to bring comes by another path, and soon: their
+/// memory stays with the library. Afterwards the library is not used any more.
+#[test]
+fn reads_of_an_unknown_fate_are_not_waited_for() {
+    let test = "reads_of_an_unknown_fate_are_not_waited_for";
+    let scripts = ["batch_submit=5030", "batch_submit@3=5011", "batch_get_status=5030"];
+    for (index, script) in scripts.into_iter().enumerate() {
+        let settings = [REAL, ("CUDA_SIM_BAR1", "64MiB"), ("CUFILE_SIM_SCRIPT", script)];
+        let simulation = cufile_sim::simulation(test).settings(&settings);
+        let outcome = simulation.run(|| {
+            let folder = folder::on_disk(test);
+            let name = |number| format!("{number}");
+            let len = (9 << 20) + 1;
+            // More files than windows, of which each may cost one.
+            for number in 1..=6 {
+                let path = folder.path().join(format!("model-{number:05}-of-00006.safetensors"));
+                File::new().tensor(&name(number), "U8", &[len]).write(&path);
+            }
+            let start = Instant::now();
+            let loader = loader(Backend::Auto).cufile_batches(true).read_size(4 * MIB);
+            let model = loader.load(folder.path()).unwrap();
+            let took = start.elapsed();
+            assert!(took < Duration::from_secs(6), "{took:?}");
+            for number in 1..=6 {
+                let address = model.get(&name(number)).unwrap().device_address();
+                let found = control::read_device_memory(address, len as usize);
+                assert!(found == payload(&name(number), found.len()), "{number}");
+            }
+            assert_eq!(model.report().paths.total(), 6 * len);
+            assert!(!model.report().fallbacks.is_empty());
+        });
+        let Some(outcome) = outcome else { return };
+        assert!(outcome.finished, "{index}: {script}: {outcome}");
+    }
 }
 
 /// The same events, without the loader: each operation says how it ended, and the others are right.
@@ -471,6 +507,49 @@ fn the_process_ends_while_reads_are_in_flight() {
         let Some(outcome) = outcome else { return };
         assert_eq!(outcome.child.code(), Some(7), "{outcome}");
         assert!(outcome.child.elapsed < Duration::from_secs(30), "{outcome}");
+    }
+}
+
+/// Whatever still lives when the process ends, and however it ends: it ends as it was told to, and nothing is called that is gone.
+#[test]
+fn the_process_ends_with_everything_alive() {
+    use std::sync::OnceLock;
+    let test = "the_process_ends_with_everything_alive";
+    static KEPT: OnceLock<(Driver, Loader, Model)> = OnceLock::new();
+    thread_local! {
+        static OF_THIS_THREAD: std::cell::RefCell<Option<(Driver, Model)>> = const { std::cell::RefCell::new(None) };
+    }
+    for (way, code) in [("return", 0), ("exit", 7), ("panic", 101), ("at_exit", 9)] {
+        let simulation = cufile_sim::simulation(test).settings(&[REAL, ("WAY", way)]);
+        let outcome = simulation.limit(Duration::from_secs(60)).run(|| {
+            let sample = Sample::new(test);
+            let load = || forced().load(sample.path()).unwrap();
+            let driver = || Driver::open(Mode::Direct).unwrap();
+            let (model, other) = (load(), load());
+            sample.check(&model);
+            OF_THIS_THREAD.with(|place| *place.borrow_mut() = Some((driver(), other)));
+            assert!(KEPT.set((driver(), forced(), model)).is_ok());
+            match std::env::var("WAY").unwrap().as_str() {
+                "exit" => std::process::exit(7),
+                "panic" => panic!("on purpose"),
+                "at_exit" => {
+                    extern "C" fn last() {
+                        // What a destructor of the caller's may do: use it, and let go of it.
+                        let (driver, loader, model) = KEPT.get().unwrap();
+                        let _ = (driver.health(), model.tensors().map(|tensor| tensor.len()).sum::<u64>());
+                        let _ = loader.load("/nonexistent");
+                        OF_THIS_THREAD.try_with(|place| place.borrow_mut().take()).ok();
+                    }
+                    // SAFETY: a function that takes nothing and returns nothing.
+                    assert_eq!(unsafe { libc::atexit(last) }, 0);
+                    std::process::exit(9)
+                }
+                _ => {}
+            }
+        });
+        let Some(outcome) = outcome else { return };
+        assert_eq!(outcome.child.code(), Some(code), "{way}: {outcome}");
+        assert!(outcome.child.elapsed < Duration::from_secs(30), "{way}: {outcome}");
     }
 }
 

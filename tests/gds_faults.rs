@@ -111,6 +111,14 @@ const CASES: &[Case] = &[
         forced: (3, &["5030"]),
     },
     Case {
+        name: "a code of CUDA's, of a GPU that is well",
+        settings: &[(SCRIPT, "read@3=-1:5011")],
+        by: By::First(2),
+        because: &["5011"],
+        proof: Some("verified"),
+        forced: (3, &["5011"]),
+    },
+    Case {
         name: "the first file does not register",
         settings: &[(SCRIPT, "handle_register[00001-of]=5030")],
         by: By::SecondShard,
@@ -460,18 +468,19 @@ fn a_hang_is_bounded() {
     assert_eq!(run.cufile().alive, Alive::default());
 }
 
-/// What the GPU's driver says is no matter of the path: another one is not tried on a GPU that may be broken.
+/// What cuFile says of the GPU is not final: `auto` goes on by another path, and `gds`, where it was forced, is an error with the code.
 #[test]
-fn a_failure_of_cuda_is_the_device_s() {
-    let Some(checkpoint) = Checkpoint::on_disk("a_failure_of_cuda_is_the_device_s", "--size 4MiB") else {
-        return;
-    };
-    for backend in ["auto", "gds"] {
-        let run = load(&format!("{LINE} {backend}"), &checkpoint.path, &[REAL, (SCRIPT, "read@2=-5011")]);
-        assert_eq!(run.finished.code(), Some(1), "{backend}: {}", run.finished);
-        assert!(run.finished.stderr.contains("5011") && run.finished.stdout.is_empty(), "{}", run.finished);
-        run.assert_nothing_left();
-    }
+fn what_cufile_says_of_the_gpu_is_not_final() {
+    let test = "what_cufile_says_of_the_gpu_is_not_final";
+    let Some(checkpoint) = Checkpoint::on_disk(test, "--size 4MiB") else { return };
+    let settings = [REAL, (SCRIPT, "read@2=-5011")];
+    let run = load(&format!("{LINE} auto"), &checkpoint.path, &settings);
+    assert_eq!(digests(&run.json()), checkpoint.digests);
+    run.assert_nothing_left();
+    let run = load(&format!("{LINE} gds"), &checkpoint.path, &settings);
+    assert_eq!((run.finished.code(), run.finished.stdout.as_str()), (Some(3), ""), "{}", run.finished);
+    assert!(run.finished.stderr.contains("5011"), "{}", run.finished);
+    run.assert_nothing_left();
 }
 
 #[test]

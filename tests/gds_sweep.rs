@@ -108,6 +108,62 @@ fn every_call_of_cufile_fails_once() {
     }
 }
 
+/// Every code that cuFile has or may get, by every call that a load waits for: reads, registrations, batches, events of batches.
+#[test]
+fn every_code_by_every_call() {
+    let test = "every_code_by_every_call";
+    let settings = [REAL, ("CUDA_SIM_BAR1", "1GiB")];
+    cufile_sim::on_simulator(test, &settings, || {
+        let folder = folder::on_disk(test);
+        let lens = [("a", (1 << 20) + 1), ("b", (1 << 20) + 4097)];
+        for (number, (name, len)) in lens.into_iter().enumerate() {
+            let path = folder.path().join(format!("model-{:05}-of-00002.safetensors", number + 1));
+            File::new().tensor(name, "U8", &[len]).write(&path);
+        }
+        let device = Device::cuda(0).unwrap();
+        let load = |backend, batches| {
+            let loader = Loader::new().device(device.clone()).backend(backend).cufile_batches(batches);
+            loader.threads(1).read_size(256 << 10).load(folder.path())
+        };
+        let mut fired = BTreeMap::new();
+        for code in 5001..=5050 {
+            for (script, batches) in [
+                (format!("read@2=-1:{code}"), false),
+                (format!("read@2=-{code}"), false),
+                (format!("handle_register@1={code}"), false),
+                (format!("buf_register={code}"), false),
+                (format!("batch_set_up={code}"), true),
+                (format!("batch_get_status@2={code}"), true),
+                (format!("batch_event@2=-{code}"), true),
+                (format!("batch_event@2=FAILED:-{code}"), true),
+            ] {
+                cufile_sim::set_script(&script);
+                let model = load(Backend::Auto, batches).unwrap_or_else(|error| panic!("{script}: {error}"));
+                for (name, len) in lens {
+                    let found =
+                        control::read_device_memory(model.get(name).unwrap().device_address(), len as usize);
+                    assert!(found == payload(name, found.len()), "{script}: {name}");
+                }
+                assert_eq!(model.report().paths.total(), model.report().bytes, "{script}");
+                *fired.entry(script.split(['@', '=']).next().unwrap().to_owned()).or_insert(0) +=
+                    cufile_sim::report().faults[0].fired;
+                drop(model);
+                if code % 7 != 0 {
+                    continue;
+                }
+                cufile_sim::set_script(&script);
+                // There are no batches for lack of one; without fallback there is an error that has the code.
+                let kept = load(Backend::Only(PathKind::Gds), batches);
+                let error = kept.err().map_or_else(|| script.clone(), |error| error.to_string());
+                assert!(error.contains(&code.to_string()), "{script}: {error}");
+            }
+        }
+        println!("fired: {fired:?}");
+        assert!(fired.len() == 6 && fired.values().all(|count| *count >= 50), "{fired:?}");
+        assert_eq!(cufile_sim::report().alive, Alive::default());
+    });
+}
+
 #[track_caller]
 fn check(run: &Run, backend: &str, what: &str, expected: &BTreeMap<String, String>) {
     let finished = &run.finished;

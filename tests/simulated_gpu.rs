@@ -99,6 +99,23 @@ fn two_devices_by_number_and_by_uuid() {
     assert_eq!(finished.code(), Some(3), "{finished}");
     assert!(finished.stderr.contains("cuda:0 to cuda:1"), "{finished}");
 
+    // Numbers are the process's own, not the machine's: a global rank is no device.
+    let visible =
+        [&settings[..], &[("CUDA_VISIBLE_DEVICES", "1,0"), ("CUDA_SIM_MEMORY", "1MiB,16GiB")]].concat();
+    well_on_gpu("load --device cuda:0 --json", &checkpoint.path, &visible);
+    let OnGpu { finished, .. } =
+        on_gpu(gds("load --device cuda:1", [&checkpoint.path]), &visible, process::LIMIT);
+    assert_eq!(finished.code(), Some(1), "the machine's first device is too small: {finished}");
+    for (value, words) in
+        [("1", "the only device is cuda:0"), ("7", "CUDA_VISIBLE_DEVICES"), ("", "CUDA_VISIBLE_DEVICES")]
+    {
+        let hidden = [&settings[..], &[("CUDA_VISIBLE_DEVICES", value)]].concat();
+        let OnGpu { finished, .. } =
+            on_gpu(gds("load --device cuda:1", [&checkpoint.path]), &hidden, process::LIMIT);
+        assert_eq!((finished.code(), finished.stdout.as_str()), (Some(3), ""), "{value:?}: {finished}");
+        assert!(finished.stderr.contains(words), "{value:?}: {finished}");
+    }
+
     on_simulator("two_devices_by_number_and_by_uuid", &settings, || {
         let devices = [0, 1].map(|index| Device::cuda(index).unwrap());
         let [first, second] = [0, 1].map(|index| devices[index].info().uuid.unwrap());

@@ -91,18 +91,18 @@ impl Api {
     /// Searches for libcufile and loads the first one that opens.
     ///
     /// Where the environment variable `GDS_CUFILE_LIBRARY` is set and not empty, it names the library by an absolute
-    /// path, and no other is tried. Else these are tried in turn: the name `libcufile.so.0`, then `libcufile.so`, as the
-    /// dynamic linker finds them; the CUDA toolkit's and the system's library folders; NVIDIA's packages
-    /// (`nvidia/cu13/lib`, `nvidia/cufile/lib`) in the active Python environment and the usual site-packages. The working
-    /// directory is never looked in.
+    /// path, and no other is tried. Else these are tried in turn: the names `libcufile.so.0`, `libcufile.so.1` and
+    /// `libcufile.so`, as the dynamic linker finds them; the CUDA toolkit's and the system's library folders; NVIDIA's
+    /// packages (`nvidia/cu13/lib`, `nvidia/cufile/lib`) in the active Python environment and the usual site-packages. The
+    /// working directory is never looked in, nor is a folder of stubs.
     ///
     /// Opening a library runs its code. Like every program's, the environment of this one decides which that is, and is
     /// trusted to name a libcufile; unless the program runs with more rights than its caller has (set-user-ID, file
     /// capabilities): then no variable is heeded, as by the dynamic linker.
     ///
     /// # Errors
-    /// [`LoadError::NotFound`] lists every name tried and why it failed; [`LoadError::MissingSymbol`] where the library
-    /// found lacks a function that all have; [`LoadError::RelativePath`] where the variable holds a relative path.
+    /// [`LoadError::NotFound`] lists every name tried and why it failed; [`LoadError::MissingSymbol`] where the only
+    /// libraries found lack functions that all have; [`LoadError::RelativePath`] where the variable holds a relative path.
     pub fn load() -> Result<Api, LoadError> {
         // What runs with more rights than whoever started it has, must not load what that one names.
         let trusted = !search::has_more_rights();
@@ -113,7 +113,7 @@ impl Api {
         }
         let linker_path = if trusted { search::linker_path() } else { OsString::new() };
         let surroundings = Surroundings { variable: &variable, linker_path, root: Path::new("/") };
-        let mut attempts = Vec::new();
+        let (mut attempts, mut no_libcufile) = (Vec::new(), None);
         for candidate in surroundings.candidates() {
             let (name, flags) = match &candidate {
                 Candidate::Name(name) => (OsStr::new(name), FLAGS),
@@ -127,18 +127,25 @@ impl Api {
             // SAFETY: the system's folders and the environment are trusted to hold a libcufile under its name.
             match unsafe { open(name, flags) } {
                 // SAFETY: as above.
-                Ok(library) => return unsafe { resolve(library, Path::new(name)) },
+                Ok(library) => match unsafe { resolve(library, Path::new(name)) } {
+                    Ok(api) => return Ok(api),
+                    Err(error) => {
+                        let (name, reason) = (name.to_string_lossy().into_owned(), error.to_string());
+                        attempts.push(Attempt { name, reason });
+                        no_libcufile.get_or_insert(error);
+                    }
+                },
                 Err(error) if flags == FLAGS => attempts.push(attempt(name, &error)),
                 Err(_) => attempts.push(Attempt {
                     name: name.to_string_lossy().into_owned(),
                     reason:
                         "not looked up by name, since LD_LIBRARY_PATH has an empty or relative entry, which \
-                             means the working directory; and not loaded already"
+                             means the working directory, or one of stubs; and not loaded already"
                             .into(),
                 }),
             }
         }
-        Err(LoadError::NotFound { attempts })
+        Err(no_libcufile.unwrap_or(LoadError::NotFound { attempts }))
     }
 
     /// Loads the library at `path`, an absolute path, and no other.

@@ -3,7 +3,8 @@
 //! The working directory is never looked in: whoever can write to a folder that a user happens to stand in must not
 //! decide what code runs. So relative paths are refused, and where `LD_LIBRARY_PATH` has an empty or relative entry,
 //! which the dynamic linker takes for the working directory, the library is not looked up by name but in the absolute
-//! entries and the well-known folders alone.
+//! entries and the well-known folders alone. So it is where an entry is a folder of stubs, which are there to be linked
+//! against: they have every function, and none does anything.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -12,8 +13,12 @@ use std::path::{Path, PathBuf};
 /// The environment variable that names the library to load, by an absolute path; no other is then tried.
 pub const LIBRARY_VARIABLE: &str = "GDS_CUFILE_LIBRARY";
 
-/// The name NVIDIA's library goes by since its first release, and the one that development packages add.
-const NAMES: [&str; 2] = ["libcufile.so.0", "libcufile.so"];
+/// The name NVIDIA's library goes by since its first release, one that it may get, and the one that development packages
+/// add.
+const NAMES: [&str; 3] = ["libcufile.so.0", "libcufile.so.1", "libcufile.so"];
+
+/// How the file begins that these names lead to, where packages installed no name: `libcufile.so.1.1.1`.
+const VERSIONED: &str = "libcufile.so.";
 
 /// One step of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,8 +45,8 @@ impl Surroundings<'_> {
     /// Every candidate, the preferred first.
     pub(crate) fn candidates(&self) -> Vec<Candidate> {
         let mut candidates = self.by_name();
-        let folders = self.cuda_folders().into_iter().chain(self.system_folders()).map(in_folder);
-        candidates.extend(folders);
+        let folders = self.cuda_folders().into_iter().chain(self.system_folders());
+        candidates.extend(folders.map(|folder| in_folder(&folder)));
         candidates.extend(self.python_candidates());
         candidates
     }
@@ -51,14 +56,17 @@ impl Surroundings<'_> {
         let entries: Vec<&[u8]> = path.split(|byte| b":;".contains(byte)).collect();
         // `$ORIGIN` is the absolute path of the program's folder; `$LIB`, say, would be relative.
         let beginnings: [&[u8]; 3] = [b"/", b"$ORIGIN", b"${ORIGIN}"];
-        let safe = |entry: &&[u8]| beginnings.iter().any(|beginning| entry.starts_with(beginning));
+        let safe = |entry: &&[u8]| {
+            beginnings.iter().any(|beginning| entry.starts_with(beginning)) && !is_of_stubs(entry)
+        };
+        let absolute = entries.iter().filter(|entry| entry.starts_with(b"/") && safe(entry));
+        let absolute = absolute.map(|entry| Path::new(OsStr::from_bytes(entry)));
         if path.is_empty() || entries.iter().all(safe) {
-            return NAMES.map(Candidate::Name).to_vec();
+            // The linker looks no further than the first file of a name, whatever it is.
+            let files = absolute.map(in_folder).filter(|found| matches!(found, Candidate::File(_)));
+            return NAMES.map(Candidate::Name).into_iter().chain(files).collect();
         }
-        let mut candidates = NAMES.map(Candidate::Loaded).to_vec();
-        let absolute = entries.iter().filter(|entry| entry.starts_with(b"/"));
-        candidates.extend(absolute.map(|entry| in_folder(PathBuf::from(OsStr::from_bytes(entry)))));
-        candidates
+        NAMES.map(Candidate::Loaded).into_iter().chain(absolute.map(in_folder)).collect()
     }
 
     /// The toolkit's folders: the one the environment names, the default one, then the newest version first.
@@ -130,13 +138,28 @@ fn python_files(prefix: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn in_folder(folder: PathBuf) -> Candidate {
-    let file = folder.join(NAMES[0]);
-    if file.exists() {
-        Candidate::File(file)
-    } else {
-        Candidate::Nothing(file.display().to_string(), "no such file")
+fn in_folder(folder: &Path) -> Candidate {
+    let named = NAMES.map(|name| folder.join(name)).into_iter().find(|file| file.exists());
+    match named.or_else(|| versioned(folder)) {
+        Some(file) => Candidate::File(file),
+        None => Candidate::Nothing(folder.join(NAMES[0]).display().to_string(), "no such file"),
     }
+}
+
+/// The newest library in a folder that has no name for it but its version.
+fn versioned(folder: &Path) -> Option<PathBuf> {
+    let mut files = children(folder, VERSIONED);
+    files.retain(|file| {
+        let name = file.file_name().unwrap_or_default().as_bytes();
+        name[VERSIONED.len()..].iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
+            && !NAMES.iter().any(|known| known.as_bytes() == name)
+    });
+    files.into_iter().max_by_key(|file| version_of(file))
+}
+
+/// Whether a folder's path says that its libraries are there to be linked against, and not to be used.
+fn is_of_stubs(folder: &[u8]) -> bool {
+    Path::new(OsStr::from_bytes(folder)).components().any(|part| part.as_os_str() == "stubs")
 }
 
 /// What lies in `folder` and begins with `prefix`, in the order of the names; nothing where it cannot be read.
@@ -231,7 +254,7 @@ mod tests {
         );
         let variables = [("VIRTUAL_ENV", "ROOT/venv")];
         let candidates = root.candidates("", &variables);
-        assert_eq!(candidates[..2], NAMES.map(Candidate::Name));
+        assert_eq!(candidates[..3], NAMES.map(Candidate::Name));
         let expected = [
             "usr/local/cuda-13.0/lib64/libcufile.so.0",
             "usr/local/cuda-12.9/lib64/libcufile.so.0",
@@ -248,14 +271,40 @@ mod tests {
     fn empty_and_relative_linker_path_entries_are_not_followed() {
         let root = Root::with("linker", &["lib/libcufile.so.0"]);
         for safe in ["", "/lib", "/lib:/usr/lib", "$ORIGIN/../lib:/lib", "${ORIGIN}"] {
-            assert_eq!(root.candidates(safe, &[])[..2], NAMES.map(Candidate::Name), "{safe:?}");
+            assert_eq!(root.candidates(safe, &[])[..3], NAMES.map(Candidate::Name), "{safe:?}");
         }
         for unsafe_path in [":/lib", "/lib:", "/lib::/usr/lib", ".", "lib", "/lib;lib", ":", "$LIB"] {
             let candidates = root.candidates(unsafe_path, &[]);
-            assert_eq!(candidates[..2], NAMES.map(Candidate::Loaded), "{unsafe_path:?}");
+            assert_eq!(candidates[..3], NAMES.map(Candidate::Loaded), "{unsafe_path:?}");
             assert!(!candidates.iter().any(|candidate| matches!(candidate, Candidate::Name(_))));
         }
         assert_eq!(root.files("ROOT/lib:", &[]), ["lib/libcufile.so.0"]);
+    }
+
+    #[test]
+    fn a_folder_of_stubs_is_passed_over() {
+        let root =
+            Root::with("stubs", &["lib/stubs/libcufile.so.0", "lib/libcufile.so.0", "mystubs/libcufile.so"]);
+        for stubs in ["ROOT/lib/stubs", "ROOT/lib/stubs/", "ROOT/lib/./stubs"] {
+            let path = format!("{stubs}:ROOT/lib");
+            assert_eq!(root.candidates(&path, &[])[..3], NAMES.map(Candidate::Loaded), "{path}");
+            assert_eq!(root.files(&path, &[]), ["lib/libcufile.so.0"], "{path}");
+        }
+        assert_eq!(root.candidates("ROOT/mystubs", &[])[..3], NAMES.map(Candidate::Name));
+    }
+
+    #[test]
+    fn a_library_may_have_any_of_its_names() {
+        let names = ["libcufile.so.0", "libcufile.so.1", "libcufile.so", "libcufile.so.1.1.1"];
+        for name in names {
+            let file = format!("usr/local/cuda/lib64/{name}");
+            let root = Root::with("names", &[&file, "usr/local/cuda/lib64/libcufile.so.1.1.1.bak"]);
+            assert_eq!(root.files("", &[]), [file.as_str()]);
+            assert_eq!(root.files(":ROOT/usr/local/cuda/lib64", &[])[..1], [file.as_str()]);
+        }
+        // The dynamic linker finds the names in its path, and not the version.
+        let root = Root::with("names", &["lib/libcufile.so.1.1.1", "lib/libcufile.so.1.14.0"]);
+        assert_eq!(root.files("ROOT/lib", &[]), ["lib/libcufile.so.1.14.0"]);
     }
 
     #[test]

@@ -255,6 +255,42 @@ fn the_variable_names_the_only_library_tried() {
     assert!(!missing.contains(other_folder), "{missing}");
 }
 
+/// Whatever its name in the folder, a library is found; what is no libcufile, or a stub, does not keep a later one from being found.
+#[test]
+fn the_first_that_is_a_libcufile_counts() {
+    let scratch = on_disk("names");
+    let folder = scratch.path();
+    let good = folder.join("good/libcufile.so.1.1.1");
+    stand_in(&good, all_names(), None);
+    for name in ["libcufile.so.0", "libcufile.so.1", "libcufile.so"] {
+        let only = folder.join(name).join(name);
+        stand_in(&only, all_names(), None);
+        assert_eq!(
+            search(folder, &[("LD_LIBRARY_PATH", only.parent().unwrap().to_str().unwrap())]),
+            Ok(only)
+        );
+    }
+    let marker = folder.join("marker");
+    stand_in(&folder.join("stubs/libcufile.so.0"), all_names(), Some(&marker));
+    stand_in(&folder.join("foreign/libcufile.so.0"), ["cuFileRead"].into_iter(), None);
+    std::fs::create_dir(folder.join("text")).unwrap();
+    std::fs::write(folder.join("text/libcufile.so.0"), "not a library").unwrap();
+    // As a package that forgot to say what it needs.
+    let broken = folder.join("broken/libcufile.so.0");
+    std::fs::create_dir(folder.join("broken")).unwrap();
+    let source = "int shm_of_nobody(void); int cuFileDriverOpen(void) { return shm_of_nobody(); }";
+    compile(source, &broken, &["-shared", "-fPIC", "-Wl,-z,now"].map(str::to_owned));
+    let alone = search(folder, &[("LD_LIBRARY_PATH", broken.parent().unwrap().to_str().unwrap())]);
+    if let Err(reason) = alone {
+        assert!(reason.contains("undefined symbol: shm_of_nobody"), "{reason}");
+    }
+    for first in ["stubs", "foreign", "text", "broken", "nothing"] {
+        let path = format!("{}:{}", folder.join(first).display(), folder.join("good").display());
+        assert_eq!(search(folder, &[("LD_LIBRARY_PATH", &path)]), Ok(good.clone()), "{first}");
+    }
+    assert!(!marker.exists(), "the stub was loaded");
+}
+
 #[test]
 fn the_working_directory_is_never_looked_in() {
     let scratch = on_disk("directory");
@@ -364,6 +400,7 @@ fn pythons_folders_are_looked_in_last() {
     };
     for name in [
         "\n  libcufile.so.0: ",
+        "\n  libcufile.so.1: ",
         "\n  libcufile.so: ",
         "\n  /usr/local/cuda/lib64/libcufile.so.0: no such file",
         "\n  /usr/lib64/libcufile.so.0: no such file",

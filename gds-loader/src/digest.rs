@@ -13,7 +13,8 @@ use rayon::prelude::*;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
-use crate::workers;
+use crate::threads::in_parallel;
+use crate::workers::share_out;
 
 /// What is computed of bytes in their order.
 pub(crate) trait Digest: Clone + Send {
@@ -61,21 +62,15 @@ const MOST_THREADS: usize = 4;
 pub(crate) fn of_regions<D: Digest>(device: &Device, regions: &[&Region]) -> Result<Vec<D>> {
     if !device.is_cuda() {
         let of = |region: &&Region| D::of(region.host_bytes().unwrap_or_default());
-        return Ok(regions.par_iter().map(of).collect());
+        return Ok(in_parallel(|| regions.par_iter().map(of).collect()));
     }
     let groups = groups(regions);
     let next = AtomicUsize::new(0);
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(groups.len());
-    let hashed = thread::scope(|scope| {
-        let hash = || fetch_and_hash(device, regions, &groups, &next);
-        let workers = workers::start(scope, "gds-hash", threads, hash)?;
-        let joined = workers.into_iter().map(|worker| {
-            worker
-                .join()
-                .unwrap_or_else(|_| Err(Error::Worker { reason: "a hashing thread panicked".into() }))
-        });
-        joined.collect::<Result<Vec<_>>>()
-    })?;
+    let hashed = share_out("gds-hash", threads, || fetch_and_hash(device, regions, &groups, &next));
+    let panicked = || Err(Error::Worker { reason: "a hashing thread panicked".into() });
+    let hashed =
+        hashed.into_iter().map(|hashed| hashed.unwrap_or_else(panicked)).collect::<Result<Vec<_>>>()?;
     let mut digests: Vec<_> = hashed.into_iter().flatten().collect();
     digests.sort_unstable_by_key(|(index, _)| *index);
     Ok(digests.into_iter().map(|(_, digest)| digest).collect())

@@ -21,6 +21,7 @@ mod digest;
 mod error;
 pub mod facts;
 pub mod format;
+mod limits;
 mod load;
 pub mod manifest;
 mod model;
@@ -31,6 +32,7 @@ mod report;
 mod save;
 pub mod source;
 mod sync;
+mod threads;
 mod transport;
 mod verify;
 mod workers;
@@ -38,6 +40,8 @@ mod workers;
 pub use cufile_sys::HEADER_VERSION as CUFILE_HEADER_VERSION;
 
 pub use error::{Error, ErrorKind, Result};
+#[doc(hidden)]
+pub use limits::raise_descriptor_limit;
 pub use load::{Destination, Loader};
 pub use model::{Model, Tensor};
 pub use pipeline::{CancelToken, Measure, Progress};
@@ -50,5 +54,9 @@ pub use save::{
     Durability, PublishError, SAVING_DROP_LIMIT, SaveError, SaveReport, SaveStages, SaveTensor, Saver,
     Saving, Synced, TensorBytes,
 };
+#[doc(hidden)]
+pub use threads::in_parallel;
 pub use transport::{Engine, PathKind, ReadCause};
 pub use verify::{Verifier, VerifyReport};
+#[doc(hidden)]
+pub use workers::share_out;

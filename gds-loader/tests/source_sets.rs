@@ -34,7 +34,7 @@ fn folder(files: &[(&str, &[&str], u8)]) -> TempDir {
 fn fill(source: &Source, name: &str) -> u8 {
     let (shard, entry) = source.get(name).unwrap();
     let mut byte = [0];
-    shard.file.read_exact_at(&mut byte, entry.offset).unwrap();
+    shard.file.open().unwrap().read_exact_at(&mut byte, entry.offset).unwrap();
     byte[0]
 }
 

@@ -95,17 +95,9 @@ fn write_shards(layout: &Layout, folder: &Path, on_bytes: &(dyn Fn(u64) + Sync))
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..cores.min(files.len())).map(|_| scope.spawn(work)).collect();
-        let mut result = Ok(());
-        for worker in workers {
-            match worker.join() {
-                Ok(outcome) => result = result.and(outcome),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        result
-    })
+    let panicked = || Err(anyhow::anyhow!("a writing thread panicked"));
+    let outcomes = gds_loader::share_out("gds-synth", cores.min(files.len()), work);
+    outcomes.into_iter().try_for_each(|outcome| outcome.unwrap_or_else(panicked))
 }
 
 /// Makes a file and has its space set aside, so that a full disk is noticed before gigabytes are written.

@@ -21,6 +21,9 @@ use super::error::{CuFileError, CuFileResult};
 use super::library::{check, need};
 use super::operation::{Completion, Operation, Ticket};
 
+/// How long the end of an operation is waited for that may never be reported.
+const GRACE: Duration = Duration::from_millis(250);
+
 /// A refused submission.
 #[derive(Debug)]
 pub struct SubmitError {
@@ -39,6 +42,8 @@ pub struct Batch {
     handle: sys::CUfileBatchHandle_t,
     capacity: u32,
     in_flight: Vec<(usize, Operation)>,
+    /// Those of them that were refused and may have begun all the same.
+    doubtful: Vec<usize>,
     /// The arrays of submissions whose operations may be in flight: the library is not known to copy them.
     arrays: Vec<Box<[sys::CUfileIOParams_t]>>,
     events: Events,
@@ -74,6 +79,7 @@ impl Batch {
             handle,
             capacity,
             in_flight: Vec::new(),
+            doubtful: Vec::new(),
             arrays: Vec::new(),
             events: Events::new(capacity),
             next_cookie: 1,
@@ -125,6 +131,7 @@ impl Batch {
                     return Err(SubmitError { error, operations: give_back(owned) });
                 }
                 self.in_flight.extend(owned);
+                self.doubtful.extend(cookies.iter().copied());
                 self.next_cookie += cookies.len();
                 Err(SubmitError { error, operations: Vec::new() })
             }
@@ -261,7 +268,6 @@ impl Batch {
     /// # Errors
     /// Those of the library.
     pub fn cancel(&mut self) -> CuFileResult<()> {
-        const GRACE: Duration = Duration::from_millis(250);
         self.call_cancel()?;
         let start = Instant::now();
         while !self.in_flight.is_empty() && start.elapsed() < GRACE {
@@ -382,11 +388,14 @@ impl Drop for Batch {
     fn drop(&mut self) {
         let callable = matches!(self.driver.enter_to_release(), Release::By(_));
         if callable && !self.in_flight.is_empty() {
-            // Waiting comes first: the ends of cancelled operations may never be reported.
-            let waited = self.wait(usize::MAX, DROP_LIMIT).map(|_| ());
+            // Waiting comes first: the ends of cancelled operations may never be reported. What was refused most likely never
+            // began, and has no end.
+            let only_doubtful = self.in_flight.iter().all(|(cookie, _)| self.doubtful.contains(cookie));
+            let limit = if only_doubtful { GRACE } else { DROP_LIMIT };
+            let waited = self.wait(usize::MAX, limit).map(|_| ());
             if !self.in_flight.is_empty() {
                 let cancelled = waited.and_then(|()| self.call_cancel());
-                cancelled.and_then(|()| self.wait(usize::MAX, Duration::from_secs(1))).ok();
+                cancelled.and_then(|()| self.wait(usize::MAX, GRACE)).ok();
             }
         }
         if self.in_flight.is_empty() {

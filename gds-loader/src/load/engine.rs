@@ -29,7 +29,7 @@ impl Chosen {
             _ if windows => threads("the workers wait for GPUDirect Storage"),
             _ if measure == Measure::Serial => threads("nothing is to be in flight twice"),
             (_, None) => threads("no file is read directly"),
-            (_, Some(route)) => match (probe(route.file()), asked) {
+            (_, Some(route)) => match (route.file().as_kept().map_or_else(too_many, probe), asked) {
                 (Ok(()), _) => Ok(Self::Queue),
                 (Err(reason), Engine::IoUring) => Err(Error::Engine { reason }),
                 (Err(reason), _) => {
@@ -71,4 +71,9 @@ impl Chosen {
             registered_files: all(queues.with_files),
         })
     }
+}
+
+/// The files take turns in being open.
+fn too_many() -> Result<(), String> {
+    Err("there are too few descriptors for all files to stay open: raise RLIMIT_NOFILE".into())
 }

@@ -342,7 +342,7 @@ impl Loader {
             return Ok(());
         }
         for shard in &Source::open(path)?.shards {
-            if let Err(error) = facts::evict(&shard.file) {
+            if let Err(error) = shard.file.open().and_then(|file| facts::evict(&file)) {
                 tracing::warn!(path = %shard.path.display(), %error, "its pages could not be dropped");
             }
         }

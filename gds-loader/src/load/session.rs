@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use cuda_staging::{Device, Region, Toucher, limits};
 use rayon::prelude::*;
@@ -14,7 +14,7 @@ use super::destination::Space;
 use super::engine::Chosen;
 use super::options::{Reads, Settled};
 use crate::error::{Error, Result};
-use crate::facts::{self, FileFacts, Places, Root, available_memory, last_level_cache};
+use crate::facts::{FileFacts, Places, Root, available_memory, last_level_cache};
 use crate::format::Header;
 use crate::manifest::{Check, Segment, Sums};
 use crate::pipeline::{self, Measure, Tally, Touching, Work};
@@ -26,7 +26,8 @@ use crate::report::{
     CacheReport, Choice, DeviceReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, cpu_time,
     gb_per_s, share_of,
 };
-use crate::source::{Shard, Source, TensorRef};
+use crate::source::{Shard, ShardFile, Source, TensorRef};
+use crate::threads::in_parallel;
 use crate::transport::{PathKind, RegisteredBuffer};
 
 /// When a load began, and how long its stages took.
@@ -116,7 +117,7 @@ impl Session {
             let Shard { path, file, header, modified } = shard;
             file_of_shard.push(files.len() as u32);
             if used {
-                files.push((path, Arc::new(file), header.file_len, modified));
+                files.push((path, file, header.file_len, modified));
             }
             headers.push(header);
         }
@@ -134,14 +135,12 @@ impl Session {
         let terms =
             Terms { backend, cufile: &cufile, memory, share: !loader.apart, keep_pages: loader.keep_pages };
         let places = Places::new(root);
-        let opened: Vec<(Route, FileFacts)> = files
-            .par_iter()
-            .map(|(path, file, len, modified)| {
-                let facts = FileFacts::at(file, *len, &places);
-                Ok((Route::open(path, file, Some(*modified), &facts, &terms)?, facts))
-            })
-            .collect::<Result<_>>()?;
-        let (routes, facts) = opened.into_iter().unzip();
+        let open = |(path, file, len, modified): &(PathBuf, ShardFile, u64, SystemTime)| {
+            let facts = FileFacts::at(&*file.open_at(path)?, *len, &places);
+            Ok((Route::open(path, file, Some(*modified), &facts, &terms)?, facts))
+        };
+        let opened: Result<Vec<(Route, FileFacts)>> = in_parallel(|| files.par_iter().map(open).collect());
+        let (routes, facts) = opened?.into_iter().unzip();
         clock.lap(|stages| &mut stages.open_s);
         let not_indexed = unindexed.len();
         Ok(Self {
@@ -247,7 +246,7 @@ impl Session {
         self.routes.iter().try_for_each(Route::check_unchanged)?;
         let regions = carved.reunite()?;
         job.device.health()?;
-        self.routes.par_iter_mut().for_each(Route::leave_page_cache);
+        in_parallel(|| self.routes.par_iter_mut().for_each(Route::leave_page_cache));
         let verify =
             |check: &Check| check.judge(&self.path, sums.as_ref(), job.device, || regions_of(job, &regions));
         let verified = job.check.map(verify).transpose()?;
@@ -298,15 +297,24 @@ impl Session {
 
     /// Brings what the plan reads into the page cache, where it asks for that and not all of it is there.
     fn prefetch(&self, plan: &Plan) -> Option<Prefetch> {
-        if self.backend != Backend::Prefetch || !self.memory.fits() {
+        if self.backend != Backend::Prefetch || self.no_prefetch().is_some() {
             return None;
         }
         let stretch = |piece: &plan::Piece| {
             let route = &self.routes[piece.file as usize];
-            (Arc::clone(route.file()), piece.extent.start..piece.extent.end.min(route.len()))
+            Some((Arc::clone(route.file().as_kept()?), piece.extent.start..piece.extent.end.min(route.len())))
         };
         let step = self.routes.iter().filter_map(Route::read_ahead).min()?;
-        Some(Prefetch::start(plan.pieces.iter().map(stretch).collect(), step))
+        Some(Prefetch::start(plan.pieces.iter().filter_map(stretch).collect(), step))
+    }
+
+    /// Why nothing is brought into the page cache ahead of the reads.
+    fn no_prefetch(&self) -> Option<String> {
+        if !self.memory.fits() {
+            return Some(self.memory.shortage());
+        }
+        let stay_open = self.routes.iter().all(|route| route.file().as_kept().is_some());
+        (!stay_open).then(|| "there are too few descriptors for all files to stay open".into())
     }
 
     /// What was chosen for the files, and why.
@@ -314,12 +322,10 @@ impl Session {
         let mut choices = Choice::grouped(self.routes.iter().flat_map(Route::choices));
         if self.backend == Backend::Prefetch {
             for choice in &mut choices {
-                choice.why = match self.memory.fits() {
-                    true => "it was asked for, and what it reads is brought into the page cache ahead of it"
+                choice.why = match self.no_prefetch() {
+                    None => "it was asked for, and what it reads is brought into the page cache ahead of it"
                         .into(),
-                    false => {
-                        format!("it was asked for; nothing is read ahead of it: {}", self.memory.shortage())
-                    }
+                    Some(reason) => format!("it was asked for; nothing is read ahead of it: {reason}"),
                 };
             }
         }
@@ -370,8 +376,7 @@ impl Session {
         let reads = Intervals::union(tally.reads.iter().copied());
         let copies = Intervals::union(tally.copies.iter().copied());
         let before = self.facts.iter().map(|facts| (facts.len, facts.residency));
-        let after =
-            self.routes.iter().map(|route| (route.len(), facts::residency(route.file(), route.len())));
+        let after = self.routes.iter().map(|route| (route.len(), route.residency()));
         LoadReport {
             path: self.path.clone(),
             device: DeviceReport::of(job.device),

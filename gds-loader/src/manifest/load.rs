@@ -192,7 +192,7 @@ pub(crate) fn name_of(origin: &Origin, path: &Path) -> String {
 /// The checksum of everything before the first tensor.
 fn head_of(shard: &Shard) -> Result<Checksum> {
     let mut head = vec![0; shard.header.data_offset as usize];
-    let read = shard.file.read_exact_at(&mut head, 0);
+    let read = shard.file.open().and_then(|file| file.read_exact_at(&mut head, 0));
     read.map_err(|source| {
         Error::Source(crate::source::SourceError::Io {
             path: shard.path.clone(),

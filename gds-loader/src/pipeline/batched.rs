@@ -23,11 +23,11 @@ impl Batched {
 
 impl Engine for Batched {
     fn takes(&self, transport: &Transport) -> bool {
-        matches!(transport, Transport::Device(gds) if gds.landing() == Landing::Window)
+        matches!(transport, Transport::Device(gds) if self.0.serves() && gds.landing() == Landing::Window)
     }
 
     fn has_room(&mut self, _: &Piece, lanes: &mut Lanes<'_>, _: &mut Tally) -> Result<bool> {
-        Ok(self.0.room() > 0 && lanes.has_window(self.0.in_flight() == 0)?)
+        Ok(self.0.in_flight() == 0 || (self.0.room() > 0 && lanes.has_window()?))
     }
 
     fn begin(
@@ -40,7 +40,11 @@ impl Engine for Batched {
         let Transport::Device(gds) = &read.transport else {
             return Err(Error::Worker { reason: "a batch was given a file that is not cuFile's".into() });
         };
-        let ended = self.0.begin(key, gds, lanes.window()?, &read.piece.extent);
+        let Some(window) = lanes.window()? else {
+            let outcome = Err(gds.without_window(&read.piece.extent));
+            return Ok(Some(Ended { key, part: None, outcome }));
+        };
+        let ended = self.0.begin(key, gds, window, &read.piece.extent);
         Ok(ended.map(|ended| landed(ended, lanes)))
     }
 
@@ -49,8 +53,7 @@ impl Engine for Batched {
     }
 
     fn wait(&mut self, lanes: &mut Lanes<'_>, _: &mut Tally) -> Result<Vec<Ended>> {
-        let ended = self.0.wait().map_err(|error| Error::Worker { reason: error.to_string() })?;
-        Ok(ended.into_iter().map(|ended| landed(ended, lanes)).collect())
+        Ok(self.0.wait().into_iter().map(|ended| landed(ended, lanes)).collect())
     }
 }
 

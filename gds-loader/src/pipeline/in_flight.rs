@@ -161,8 +161,14 @@ fn end<'p>(
         }
         Err(failure) => {
             let route = &work.routes[piece.file as usize];
-            let step = |transport: &Transport| read_piece(work, piece, transport, &mut parts, lanes, tally);
-            route.attempt_after(&transport, failure, &piece.extent, step)?
+            let mut step =
+                |transport: &Transport| read_piece(work, piece, transport, &mut parts, lanes, tally);
+            // Read again by a call, which can be by way of other memory.
+            let again = if failure.is_bad_address() { step(&transport)? } else { Err(failure) };
+            match again {
+                Ok(landed) => (transport.kind(), landed),
+                Err(failure) => route.attempt_after(&transport, failure, &piece.extent, step)?,
+            }
         }
     };
     match landed {

@@ -24,11 +24,11 @@ unsafe impl Sync for CallerStream {}
 const CALLER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits until the work pending on the caller's stream is over: for reads that no stream puts in order.
-pub(crate) fn wait_for_caller(device: &Device, stream: CallerStream) -> Result<()> {
+pub(crate) fn wait_for_caller(device: &Device, stream: CallerStream) -> cuda_staging::Result<()> {
     let mut ours = device.stream()?;
     // SAFETY: `Loader::after_stream` made its caller promise a live stream of this device.
     unsafe { ours.wait_for(stream.0) }?;
-    Ok(ours.synchronize(CALLER_LIMIT)?)
+    ours.synchronize(CALLER_LIMIT)
 }
 
 /// The lanes of one worker.
@@ -73,13 +73,10 @@ impl<'w> Lanes<'w> {
         Ok(self.ring(tally)?.can_take())
     }
 
-    /// A window that nothing uses: where all are being copied out of, the oldest once it is over.
-    pub(super) fn window(&mut self) -> Result<RegisteredBuffer> {
-        if let Some(window) = self.idle.pop() {
-            return Ok(window);
-        }
-        let oldest = self.window_ring.as_mut().map(WindowRing::take_back).transpose()?.flatten();
-        oldest.ok_or_else(|| Error::Worker { reason: "a worker has no window to read into".into() })
+    /// A window that nothing uses: where all are being copied out of, the oldest once it is over. None where cuFile has kept
+    /// all of them.
+    pub(super) fn window(&mut self) -> Result<Option<RegisteredBuffer>> {
+        Ok(if self.has_window()? { self.idle.pop() } else { None })
     }
 
     /// How many windows nothing uses.
@@ -89,17 +86,12 @@ impl<'w> Lanes<'w> {
 
     /// Whether there is a window that nothing uses. Where all are being copied out of, the oldest is waited for; where
     /// reads have all of them, there is none.
-    pub(super) fn has_window(&mut self, must: bool) -> Result<bool> {
+    pub(super) fn has_window(&mut self) -> Result<bool> {
         if self.idle.is_empty() {
-            match self.window_ring.as_mut().map(WindowRing::take_back).transpose()?.flatten() {
-                Some(window) => self.idle.push(window),
-                None if must => {
-                    return Err(Error::Worker { reason: "a worker has no window to read into".into() });
-                }
-                None => return Ok(false),
-            }
+            let oldest = self.window_ring.as_mut().map(WindowRing::take_back).transpose()?.flatten();
+            self.idle.extend(oldest);
         }
-        Ok(true)
+        Ok(!self.idle.is_empty())
     }
 
     /// Gives a window back unused.

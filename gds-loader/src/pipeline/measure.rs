@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use cuda_staging::{Ring, limits};
 
 use super::{Landed, Lanes, Shared, Tally, Work, count, launch};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::{Landing, Piece};
 use crate::transport::{Landing as DeviceLanding, Transport};
 
@@ -86,7 +86,11 @@ pub(super) fn copy_pieces(
 fn unread(work: &Work<'_>, piece: &Piece, lanes: &mut Lanes<'_>, tally: &mut Tally) -> Result<Landed> {
     let landing = match work.routes[piece.file as usize].transport() {
         Transport::Device(gds) => match gds.landing() {
-            DeviceLanding::Window => return Ok(Landed::Window(lanes.window()?)),
+            DeviceLanding::Window => {
+                let window = lanes.window()?;
+                let none = || Error::Worker { reason: "a worker has no window to copy from".into() };
+                return Ok(Landed::Window(window.ok_or_else(none)?));
+            }
             // Only what is gathered goes by the host.
             DeviceLanding::Straight if piece.landing != Landing::Gathered => Landing::Straight,
             DeviceLanding::Straight => Landing::Gathered,

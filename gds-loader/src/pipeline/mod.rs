@@ -6,6 +6,7 @@
 //! workers read sequentially.
 
 mod batched;
+mod bounce;
 mod depth;
 mod in_flight;
 mod lanes;
@@ -15,6 +16,7 @@ mod models;
 mod queued;
 mod touch;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -189,8 +191,6 @@ pub(crate) fn run(
             let builder = thread::Builder::new().name(format!("gds-load-{index}"));
             match builder.spawn_scoped(scope, || worker(work, &shared)) {
                 Ok(handle) => handles.push(handle),
-                // Fewer workers are slower, none is a failure.
-                Err(error) if handles.is_empty() => shared.fail(Error::Worker { reason: error.to_string() }),
                 Err(error) => {
                     tracing::warn!(%error, "a worker thread could not be started; going on with fewer")
                 }
@@ -208,8 +208,11 @@ pub(crate) fn run(
                 (0..touching.threads()).filter_map(move |index| spawn(index).ok())
             })
             .collect();
-        let tallies = handles.into_iter().map(|handle| {
-            handle.join().unwrap_or_else(|_| {
+        // Fewer workers are slower; where there are none, the caller's thread does it all.
+        let alone = handles.is_empty().then(|| catch_unwind(AssertUnwindSafe(|| worker(work, &shared))));
+        let ended = handles.into_iter().map(|handle| handle.join()).chain(alone);
+        let tallies = ended.map(|ended| {
+            ended.unwrap_or_else(|_| {
                 shared.fail(Error::Worker { reason: "it panicked".into() });
                 Tally::default()
             })
@@ -391,6 +394,14 @@ fn read_piece(
             };
             match timed(tally, || read_extent(reads.as_ref(), into, extent, len)) {
                 Ok(arrived) => check_arrived(piece, piece.bytes, arrived).map(|()| Ok(Landed::InPlace)),
+                Err(failure) if failure.is_bad_address() => {
+                    match timed(tally, || bounce::read(reads.as_ref(), into, piece.extent.clone(), len))? {
+                        Ok(arrived) => {
+                            check_arrived(piece, piece.bytes, arrived).map(|()| Ok(Landed::InPlace))
+                        }
+                        Err(failure) => Ok(Err(failure)),
+                    }
+                }
                 Err(failure) => Ok(Err(failure)),
             }
         }
@@ -411,7 +422,9 @@ fn read_piece(
                 Ok(read.map(|()| Landed::InPlace))
             }
             (DeviceLanding::Window, _) => {
-                let mut window = lanes.window()?;
+                let Some(mut window) = lanes.window()? else {
+                    return Ok(Err(gds.without_window(&extent)));
+                };
                 match timed(tally, || gds.read_window(&mut window, extent)) {
                     Ok(arrived) => {
                         check_arrived(piece, reach(work.plan.scatter_of(piece)), arrived)?;

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use crate::cufile::{CuFileError, CuFileErrorKind, Driver};
 use crate::error::{Error, Result};
 use crate::facts::{DirectIo, FileFacts, FileSystem, Network, Residency};
+use crate::source::advice;
 use crate::transport::{Buffered, Direct, Gds, Mapped, PathKind, ReadCause, Target, Transport};
 
 pub(crate) use cufile::{CuFilePaths, Proof, Verdict, windows};
@@ -181,6 +182,8 @@ fn verdict(kind: PathKind, cause: Option<&ReadCause>) -> Option<Reach> {
             }
             // The library may be wrong about a disk or an end of file; the kernel is asked.
             CuFileErrorKind::Data => Some(Reach::Piece),
+            // So may it be about the GPU. One that is broken fails the next path too.
+            CuFileErrorKind::Device if error.status().is_some() => Some(Reach::File),
             CuFileErrorKind::Usage | CuFileErrorKind::Device => None,
         },
     }
@@ -202,7 +205,7 @@ fn open(kind: PathKind, target: &Target<'_>, driver: Option<&Driver>) -> Result<
     match kind {
         PathKind::Direct => match Direct::open(target) {
             Ok(direct) => Ok(Transport::Host(Arc::new(direct))),
-            Err(error) => Err(format!("opening it with O_DIRECT: {error}")),
+            Err(error) => Err(format!("opening it with O_DIRECT: {error}{}", advice(&error))),
         },
         PathKind::Buffered => Ok(Transport::Host(Arc::new(Buffered::open(target)))),
         PathKind::Mmap => match Mapped::open(target) {

@@ -1,6 +1,5 @@
 //! A file and the path it is on.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,8 +11,9 @@ use super::presence::{Presence, Whose};
 use super::{Backend, CuFilePaths, Reach, explain, explain_with_gds, open, read_ahead, verdict};
 use crate::cufile::Driver;
 use crate::error::{Error, Result};
-use crate::facts::{FileFacts, FileSystem, Network};
+use crate::facts::{FileFacts, FileSystem, Network, Residency, residency};
 use crate::report::{Choice, Fallback};
+use crate::source::ShardFile;
 use crate::transport::{Buffered, Landing, PathKind, ReadCause, ReadFailure, Target, Transport};
 
 /// Said of a read that brought less than there is.
@@ -23,7 +23,7 @@ const ENDED_EARLY: &str = "it ended early, although the file has not become shor
 #[derive(Debug)]
 pub(crate) struct Route {
     path: PathBuf,
-    file: Arc<File>,
+    file: ShardFile,
     len: u64,
     /// When it was last written to, where that can be told.
     modified: Option<SystemTime>,
@@ -77,7 +77,7 @@ impl Route {
     /// [`Error::Unavailable`] where the forced path refuses, or every path does.
     pub(crate) fn open(
         path: &Path,
-        file: &Arc<File>,
+        file: &ShardFile,
         modified: Option<SystemTime>,
         facts: &FileFacts,
         terms: &Terms<'_>,
@@ -106,19 +106,21 @@ impl Route {
         let on_host = matches!(current.transport, Transport::Host(_));
         let fills = matches!(first, PathKind::Buffered | PathKind::Mmap);
         let local = facts.file_system == FileSystem::Local;
-        let presence = (forced.is_some() && fills && terms.share && local)
-            .then(|| Presence::announce(file, Whose::Sharing).ok())
-            .flatten();
+        let presence = file
+            .as_kept()
+            .filter(|_| forced.is_some() && fills && terms.share && local)
+            .and_then(|file| Presence::announce(file, Whose::Sharing).ok());
         let habits = Habits {
             memory: terms.memory,
             share: terms.share && on_host,
             keep: terms.keep_pages,
             read_ahead: target.read_ahead,
         };
-        let cache = forced.is_none().then(|| PageCache::new(file, facts, habits));
+        let watched = file.as_kept().filter(|_| forced.is_none());
+        let cache = watched.map(|file| PageCache::new(file, facts, habits));
         Ok(Self {
             path: path.to_path_buf(),
-            file: Arc::clone(file),
+            file: file.clone(),
             len: facts.len,
             // What a program calls the time of a file may be anything.
             modified: modified.filter(|_| !is_fuse(facts)),
@@ -137,8 +139,8 @@ impl Route {
         })
     }
 
-    /// The file, open for ordinary reads.
-    pub(crate) fn file(&self) -> &Arc<File> {
+    /// The file, for ordinary reads.
+    pub(crate) fn file(&self) -> &ShardFile {
         &self.file
     }
 
@@ -257,9 +259,14 @@ impl Route {
         self.switch(&failed, Reach::File, 0, reason.to_owned()).map(|_| ())
     }
 
+    /// How much of it the page cache holds now.
+    pub(crate) fn residency(&self) -> Residency {
+        self.file.open().map_or(Residency::Unknown, |file| residency(&file, self.len))
+    }
+
     /// Fails where the file's length is no longer what it was, or it has been written to.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
-        let Ok(metadata) = self.file.metadata() else { return Ok(()) };
+        let Ok(metadata) = self.file.open_at(&self.path)?.metadata() else { return Ok(()) };
         let found = metadata.len();
         if found != self.len {
             return Err(Error::Changed { path: self.path.clone(), expected: self.len, found });
@@ -303,7 +310,7 @@ impl Route {
 
     /// Whether the file still has the length it had when opened.
     fn is_as_long(&self) -> bool {
-        self.file.metadata().is_ok_and(|metadata| metadata.len() >= self.len)
+        self.file.open().and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.len() >= self.len)
     }
 
     /// Moves the file, or one piece of it, to the path after `failed`: once, whichever worker notices first.
@@ -425,7 +432,7 @@ mod tests {
             transport: Transport::Host(Arc::new(failing)),
             rest: &[PathKind::Buffered, PathKind::Mmap],
         };
-        let file = Arc::new(file);
+        let file = ShardFile::kept(file);
         let target = Target {
             path: Path::new("x"),
             file: &file,
@@ -437,7 +444,7 @@ mod tests {
         let buffered = Transport::Host(Arc::new(Buffered::open(&target)));
         Route {
             path: "x".into(),
-            file: Arc::clone(&file),
+            file: file.clone(),
             len: 8192,
             modified: None,
             direct_alignment: 512,
@@ -508,7 +515,7 @@ mod tests {
         assert!(route.into_fallbacks()[0].reason.contains("not become shorter"));
 
         let shrunk = self::route(&[0], false);
-        shrunk.file.set_len(5000).unwrap();
+        shrunk.file.open().unwrap().set_len(5000).unwrap();
         let error = read(&shrunk, 4096, &mut into).unwrap_err();
         assert!(matches!(error, Error::Read { source: None, .. }), "{error}");
         assert!(shrunk.into_fallbacks().is_empty());

@@ -20,6 +20,7 @@ use crate::cufile::RegisteredBuffer;
 use crate::error::Error;
 use crate::format::write::{NewTensor, header};
 use crate::format::{Dtype, Shape};
+use crate::pipeline::wait_for_caller;
 use crate::policy::{Backend, CuFilePaths, Verdict, WriteProof, windows};
 use crate::report::{DeviceReport, GdsProof, GdsReport, Intervals, gb_per_s};
 use crate::transport::PathKind;
@@ -106,6 +107,10 @@ impl<'a> Session<'a> {
         }
         let device = device_of(tensors)?;
         refuse_host_bytes_by_gds(options, tensors, &device, path)?;
+        if options.after.is_some() && !device.is_cuda() {
+            let reason = "no tensor is on a CUDA device, so there is no stream to wait for".into();
+            return Err(SaveError::Option { option: "after-stream", reason });
+        }
         refuse_repeated_names(tensors)?;
         let sized: Vec<(&str, u64)> =
             tensors.iter().map(|tensor| (&*tensor.name, tensor.bytes.len())).collect();
@@ -152,16 +157,30 @@ impl<'a> Session<'a> {
         })
     }
 
+    /// Waits for the caller's stream where it may still write host memory, which no copy of ours puts in its order.
+    fn wait_for_caller(&self) -> Result<(), SaveError> {
+        let mut tensors = self.images.get().iter().flat_map(|image| &image.tensors);
+        match self.options.after {
+            Some(stream) if tensors.any(|tensor| tensor.host().is_some()) => {
+                Ok(wait_for_caller(&self.device, stream)?)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Copies every byte within its device, so that the tensors' memory is needed no longer.
     ///
     /// # Errors
     /// [`SaveError::Snapshot`] where the device's memory does not suffice.
     pub(super) fn snapshot(mut self) -> Result<Self, SaveError> {
         let start = Instant::now();
+        self.wait_for_caller()?;
         let (device, after) = (&self.device, self.options.after);
         let copies = self.images.try_map(|images| snapshot::take(images, device, after))?;
         // A hold that nobody waits for.
         self.images = copies.anew();
+        // Nothing on the caller's stream writes the copies.
+        self.options.after = None;
         self.stages.plan_s += start.elapsed().as_secs_f64();
         Ok(self)
     }
@@ -175,6 +194,7 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn carry_out_by(self, system: Arc<dyn System>) -> Result<SaveReport, SaveError> {
+        self.wait_for_caller()?;
         let Self { options, path, device, images, lens, mut stages, .. } = self;
         let lap = Instant::now();
         let target = match &self.shards {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::file::advice;
 use crate::format::{Dtype, FormatError, IndexError, Name, Shape};
 
 /// A path could not be opened as a source of weights, or does not hold what was expected of it.
@@ -44,7 +45,7 @@ pub enum SourceError {
         found: &'static str,
     },
     /// The operating system refused.
-    #[error("{}: cannot {doing}: {source}", path.display())]
+    #[error("{}: cannot {doing}: {source}{}", path.display(), advice(source))]
     Io {
         /// The path.
         path: PathBuf,
@@ -52,6 +53,22 @@ pub enum SourceError {
         doing: &'static str,
         /// The answer.
         source: io::Error,
+    },
+    /// There are too few descriptors left for so many files, even if they are opened in turns.
+    #[error(
+        "{}: its {files} files cannot be opened: RLIMIT_NOFILE allows {limit} open files at once, and {open} are open \
+         already; raise it (ulimit -n) or close some",
+        path.display()
+    )]
+    Descriptors {
+        /// The path given.
+        path: PathBuf,
+        /// How many files it has.
+        files: usize,
+        /// The limit.
+        limit: u64,
+        /// Files that the process had open.
+        open: u64,
     },
     /// A file is not valid safetensors, or could not be read.
     #[error(transparent)]
@@ -204,7 +221,7 @@ impl SourceError {
     /// A checkpoint that lacks files or tensors of its own is invalid data; a path that is not there is not.
     pub fn is_invalid_data(&self) -> bool {
         match self {
-            SourceError::Io { .. } | SourceError::NotFound { .. } => false,
+            SourceError::Io { .. } | SourceError::NotFound { .. } | SourceError::Descriptors { .. } => false,
             SourceError::Format(error) => error.is_invalid_data(),
             SourceError::Shards { faults, .. } => {
                 faults.iter().any(|fault| fault.is_invalid_data() || fault.is_not_found())

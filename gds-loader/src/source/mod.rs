@@ -5,17 +5,18 @@
 //! a source that opens has every shard, every shard has its whole length, and every tensor is in exactly one place.
 //!
 //! Trade-off: all files stay open, one descriptor each, so that what was checked is what is read later, even if names are
-//! moved in the meantime.
+//! moved in the meantime. Where there are too few descriptors for that, files are opened again for every use ([`ShardFile`]).
 
 mod error;
 mod expect;
+mod file;
 mod layout;
 mod names;
 mod open;
+mod reopen;
 mod resolve;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -23,19 +24,23 @@ use rayon::prelude::*;
 
 pub use error::{Absent, Duplicate, Mismatch, SourceError};
 pub use expect::Expected;
+pub use file::{OpenFile, ShardFile};
 pub use resolve::Origin;
 
 use crate::format::{Header, HeaderLimits, TensorEntry};
+use crate::threads::in_parallel;
+pub(crate) use file::{Keeping, advice};
 pub(crate) use open::open_regular;
+pub(crate) use reopen::reopen;
 pub(crate) use resolve::{Resolved, State, resolve};
 
-/// One file of a source, open for reading.
+/// One file of a source.
 #[derive(Debug)]
 pub struct Shard {
     /// Its path, as resolved from the path of the source; links in it are not followed.
     pub path: PathBuf,
-    /// The open file, a regular one, read-only.
-    pub file: File,
+    /// The file, a regular one, for reading.
+    pub file: ShardFile,
     /// Its header, checked against the length of the file.
     pub header: Header,
     /// When it was last written to, as of before its header was read.
@@ -173,7 +178,9 @@ fn open_shards(
     limits: &HeaderLimits,
 ) -> Result<Vec<Shard>, SourceError> {
     let total = files.len();
-    let opened = files.into_par_iter().map(|file| open_shard(file, limits)).collect::<Vec<_>>();
+    let keeping = Keeping::of(path, total)?;
+    let open = |file| open_shard(file, limits, &keeping);
+    let opened: Vec<_> = in_parallel(|| files.into_par_iter().map(open).collect());
     let mut shards = Vec::with_capacity(total);
     let mut faults = Vec::new();
     for shard in opened {
@@ -193,10 +200,13 @@ fn open_shards(
     }
 }
 
-fn open_shard(path: PathBuf, limits: &HeaderLimits) -> Result<Shard, SourceError> {
+fn open_shard(path: PathBuf, limits: &HeaderLimits, keeping: &Keeping) -> Result<Shard, SourceError> {
+    let _turn = keeping.turn();
     let file = open::open_regular(&path)?;
     let modified = file.metadata().and_then(|metadata| metadata.modified());
     let modified = modified.map_err(|error| SourceError::io(&path, "ask when it was written", error))?;
     let header = Header::read(&file, &path, limits)?;
+    let file = keeping.keep(file, &path);
+    let file = file.map_err(|error| SourceError::io(&path, "ask which file it is", error))?;
     Ok(Shard { path, file, header, modified })
 }

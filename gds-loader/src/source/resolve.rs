@@ -108,7 +108,8 @@ fn folder(path: &Path, limits: &HeaderLimits) -> Result<Resolved, SourceError> {
     }
 }
 
-fn entries(path: &Path) -> Result<Vec<OsString>, SourceError> {
+/// The names in the folder at `path`.
+pub(super) fn entries(path: &Path) -> Result<Vec<OsString>, SourceError> {
     let failed = |error: Errno| SourceError::io(path, "list it", error.into());
     // Not by std's iterator, which panics where closing the folder is an error.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -5,13 +5,13 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use super::reopen::reopen;
 use super::{HostReads, PathKind, Target};
+use crate::source::ShardFile;
 
 /// The file opened a second time, with `O_DIRECT`.
 #[derive(Debug)]
 pub(crate) struct Direct {
-    file: Arc<File>,
+    file: ShardFile,
     alignment: u64,
 }
 
@@ -22,8 +22,7 @@ impl Direct {
     /// `EINVAL` where the file system refuses `O_DIRECT`; `ESTALE` where the path now leads to another file than the one
     /// whose header was read, of which no byte may be mixed in.
     pub(crate) fn open(target: &Target<'_>) -> io::Result<Self> {
-        let file = reopen(target, libc::O_DIRECT)?;
-        Ok(Self { file: Arc::new(file), alignment: target.direct_alignment })
+        Ok(Self { file: target.file.direct(target.path)?, alignment: target.direct_alignment })
     }
 }
 
@@ -37,10 +36,10 @@ impl HostReads for Direct {
     }
 
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(into, offset)
+        self.file.open()?.read_at(into, offset)
     }
 
     fn queued(&self) -> Option<&Arc<File>> {
-        Some(&self.file)
+        self.file.as_kept()
     }
 }

@@ -7,12 +7,13 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 
 use cuda_staging::RegionMut;
 
-use super::reopen::reopen;
 use super::{PathKind, ReadFailure, Target};
 use crate::cufile::{CuFile, CuFileError, CuFileResult, Direction, Driver, Mode, RegisteredBuffer};
+use crate::source::reopen;
 
 /// What NVIDIA's design guide wants offsets and lengths to be multiples of, in bytes, or requests go through bounce buffers.
 const PAGE: u64 = 4096;
@@ -46,7 +47,11 @@ impl Gds {
             path: target.path.into(),
             source,
         };
-        let file = open_direct(target).map_err(failed)?;
+        let Some(first) = target.file.as_kept() else {
+            let reason = "cuFile needs files that stay open, and there are too few descriptors for that: raise RLIMIT_NOFILE";
+            return Err(failed(io::Error::other(reason)));
+        };
+        let file = open_direct(target.path, first).map_err(failed)?;
         let file = CuFile::register(driver, file, target.path)?;
         let mut gds = Self { file, len: target.len, alignment: target.direct_alignment.max(PAGE) };
         if gds.landing() == Landing::Straight && target.in_memory {
@@ -101,6 +106,13 @@ impl Gds {
         }
     }
 
+    /// That `extent` could not be read, because cuFile has kept every window.
+    pub(crate) fn without_window(&self, extent: &Range<u64>) -> ReadFailure {
+        let (doing, what) =
+            ("reading into a window".into(), "no end of the reads that have all of them".into());
+        failure(CuFileError::Nonsense { doing, what }, extent.start, self.expected(extent))
+    }
+
     /// Reads as many bytes at `offset` as `into` has room for.
     pub(crate) fn read_straight(&self, into: &mut RegionMut, offset: u64) -> Result<(), ReadFailure> {
         let expected = into.len();
@@ -121,9 +133,9 @@ impl Gds {
 }
 
 /// Opens the file with `O_DIRECT`, or plainly where the file system refuses that: the library is asked then whether it takes it.
-fn open_direct(target: &Target<'_>) -> io::Result<File> {
-    match reopen(target, libc::O_DIRECT) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => reopen(target, 0),
+fn open_direct(path: &Path, first: &File) -> io::Result<File> {
+    match reopen(path, first, libc::O_DIRECT) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => reopen(path, first, 0),
         opened => opened,
     }
 }

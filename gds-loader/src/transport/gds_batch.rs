@@ -18,6 +18,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct GdsBatch {
     batch: Batch,
     in_flight: Vec<InFlight>,
+    /// Whether the library has left it unclear what became of a read.
+    broken: bool,
 }
 
 #[derive(Debug)]
@@ -48,7 +50,12 @@ impl GdsBatch {
     pub(crate) fn new(driver: &Driver, capacity: usize) -> CuFileResult<Self> {
         let most = driver.properties()?.max_batch_size;
         let capacity = u32::try_from(capacity).unwrap_or(u32::MAX).clamp(1, most.max(1));
-        Ok(Self { batch: Batch::new(driver, capacity)?, in_flight: Vec::new() })
+        Ok(Self { batch: Batch::new(driver, capacity)?, in_flight: Vec::new(), broken: false })
+    }
+
+    /// Whether more reads may be given to it.
+    pub(crate) fn serves(&self) -> bool {
+        !self.broken
     }
 
     /// How many more reads it can take.
@@ -78,16 +85,24 @@ impl GdsBatch {
         }
     }
 
-    /// The reads that ended, waiting for at least one.
-    ///
-    /// # Errors
-    /// Those of the library, and a read that does not end in time.
-    pub(crate) fn wait(&mut self) -> CuFileResult<Vec<Ended>> {
-        let completions = self.batch.wait(1, LIMIT)?;
-        if completions.is_empty() && !self.in_flight.is_empty() {
-            return Err(CuFileError::TimedOut { doing: "a batch of reads".into(), limit: LIMIT });
-        }
-        Ok(completions.into_iter().filter_map(|completion| self.end(completion)).collect())
+    /// The reads that ended, waiting for at least one. Where the library does not say, or none ends in time, all of them have
+    /// failed, and their windows stay with it.
+    pub(crate) fn wait(&mut self) -> Vec<Ended> {
+        let unclear = match self.batch.wait(1, LIMIT) {
+            Ok(completions) if completions.is_empty() && !self.in_flight.is_empty() => {
+                CuFileError::TimedOut { doing: "a batch of reads".into(), limit: LIMIT }
+            }
+            Ok(completions) => {
+                return completions.into_iter().filter_map(|completion| self.end(completion)).collect();
+            }
+            Err(error) => error,
+        };
+        self.broken = true;
+        let failed = |flight: InFlight| {
+            let (doing, what) = ("waiting for a batch of reads".into(), format!("no end: {unclear}"));
+            flight.read.failed(None, CuFileError::Nonsense { doing, what })
+        };
+        self.in_flight.drain(..).map(failed).collect()
     }
 
     fn submit(&mut self, operation: Operation, read: Read) -> Option<Ended> {
@@ -97,6 +112,7 @@ impl GdsBatch {
                 None
             }
             Err(refused) => {
+                self.broken |= refused.operations.is_empty();
                 let window = refused.operations.into_iter().next().and_then(window_of);
                 Some(read.failed(window, refused.error))
             }
@@ -108,6 +124,7 @@ impl GdsBatch {
         let place = self.in_flight.iter().position(|flight| flight.ticket == ticket)?;
         let mut read = self.in_flight.swap_remove(place).read;
         let Some(operation) = operation else {
+            self.broken = true;
             let what = "an operation that is done and not over".into();
             let nonsense = CuFileError::Nonsense { doing: "waiting for a batch".into(), what };
             return Some(read.failed(None, outcome.err().unwrap_or(nonsense)));

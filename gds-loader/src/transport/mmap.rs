@@ -3,19 +3,18 @@
 //! The mapping is read by `process_vm_readv(2)` on our own process, not by the CPU: it runs at `memcpy` speed, and where the
 //! file has been truncated it returns a short count, whereas touching the page would kill the process with `SIGBUS`.
 
-use std::fs::File;
 use std::io;
-use std::sync::Arc;
 
 use memmap2::{Mmap, MmapOptions};
 
 use super::advice::ReadAhead;
 use super::{HostReads, PathKind, Target};
+use crate::source::ShardFile;
 
 /// A read-only mapping of the whole file.
 #[derive(Debug)]
 pub(crate) struct Mapped {
-    file: Arc<File>,
+    file: ShardFile,
     map: Mmap,
     ahead: ReadAhead,
 }
@@ -29,8 +28,8 @@ impl Mapped {
         let len = usize::try_from(target.len).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
         // SAFETY: memmap2 asks that nobody changes the file while a slice of it exists. None ever does: the mapping is only
         // handed to the kernel as an address, so a changed file gives changed bytes and a shrunk one a short count.
-        let map = unsafe { MmapOptions::new().len(len).map(target.file.as_ref()) }?;
-        Ok(Self { file: Arc::clone(target.file), map, ahead: ReadAhead::new(target.read_ahead) })
+        let map = unsafe { MmapOptions::new().len(len).map(&*target.file.open()?) }?;
+        Ok(Self { file: target.file.clone(), map, ahead: ReadAhead::new(target.read_ahead) })
     }
 }
 
@@ -51,7 +50,8 @@ impl HostReads for Mapped {
             return Ok(0);
         }
         // The mapping and the descriptor share their pages.
-        self.ahead.expect(&self.file, offset, len as u64);
+        let file = self.file.open()?;
+        self.ahead.expect(&file, offset, len as u64);
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: len };
         let remote = libc::iovec {
             // In bounds: `len` bytes from `offset` lie inside the mapping, as computed above.
@@ -64,11 +64,11 @@ impl HostReads for Mapped {
             unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
         match usize::try_from(count) {
             // The last page of a file cut meanwhile reads as zeros up to its end: only bytes still in the file count.
-            Ok(count) => Ok(count.min(self.file.metadata()?.len().saturating_sub(offset) as usize)),
+            Ok(count) => Ok(count.min(file.metadata()?.len().saturating_sub(offset) as usize)),
             Err(_) => match io::Error::last_os_error() {
                 // The first page cannot be had. Where the file still reaches it, its read failed, which for a mapping the kernel
                 // does not tell from an address that is none; else the file was cut at or before `offset`.
-                error if error.raw_os_error() == Some(libc::EFAULT) => match self.file.metadata()?.len() {
+                error if error.raw_os_error() == Some(libc::EFAULT) => match file.metadata()?.len() {
                     len if len > offset => Err(io::Error::from_raw_os_error(libc::EIO)),
                     _ => Ok(0),
                 },
@@ -81,17 +81,18 @@ impl HostReads for Mapped {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::io::Write as _;
     use std::path::Path;
 
-    fn mapped(len: usize) -> (Arc<File>, Mapped, Vec<u8>) {
+    fn mapped(len: usize) -> (File, Mapped, Vec<u8>) {
         let bytes: Vec<u8> = (0..len).map(|k| (k % 253) as u8).collect();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
-        let file = Arc::new(file);
+        let shard = ShardFile::kept(file.try_clone().unwrap());
         let target = Target {
             path: Path::new("temporary"),
-            file: &file,
+            file: &shard,
             len: len as u64,
             direct_alignment: 1,
             in_memory: false,

@@ -12,7 +12,6 @@ mod extent;
 mod gds;
 mod gds_batch;
 mod mmap;
-mod reopen;
 mod uring;
 
 use std::fmt;
@@ -35,6 +34,7 @@ pub(crate) use uring::{Ended as QueueEnded, Place, Queue, probe};
 pub(crate) use crate::cufile::RegisteredBuffer;
 
 use crate::cufile::CuFileError;
+use crate::source::ShardFile;
 
 /// A way from storage to memory, as reports name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -82,13 +82,13 @@ impl FromStr for PathKind {
     }
 }
 
-/// The file a transport reads: already open and checked, so that every path reads the same inode.
+/// The file a transport reads: already checked, so that every path reads the same inode.
 #[derive(Clone, Debug)]
 pub(crate) struct Target<'a> {
     /// As the user or the index names it.
     pub(crate) path: &'a Path,
-    /// Open for ordinary reads.
-    pub(crate) file: &'a Arc<File>,
+    /// For ordinary reads.
+    pub(crate) file: &'a ShardFile,
     /// Length at opening, in bytes.
     pub(crate) len: u64,
     /// Alignment for direct I/O, in bytes.
@@ -149,7 +149,7 @@ pub(crate) trait HostReads: Send + Sync + fmt::Debug {
     /// What the kernel says, unchanged.
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// The file, where a [`Queue`] may keep reads of it in flight. Reads through the page cache gain nothing by that: where
+    /// The file, where it stays open and a [`Queue`] may keep reads of it in flight. Reads through the page cache gain nothing by that: where
     /// they must wait, the kernel gives each a thread of its own.
     fn queued(&self) -> Option<&Arc<File>> {
         None
@@ -167,6 +167,13 @@ pub(crate) struct ReadFailure {
     pub(crate) expected: u64,
     /// What was said; `None` where it was "end of file", too early.
     pub(crate) source: Option<ReadCause>,
+}
+
+impl ReadFailure {
+    /// Whether the kernel could not write to the memory, as where the memory is a device's: other memory may do.
+    pub(crate) fn is_bad_address(&self) -> bool {
+        matches!(&self.source, Some(ReadCause::System(error)) if error.raw_os_error() == Some(libc::EFAULT))
+    }
 }
 
 /// What was said to a read that failed.

@@ -18,7 +18,7 @@ use crate::format::{Header, HeaderLimits};
 use crate::manifest::{Builder, Difference, FileLayout, Manifest, What, name_of};
 use crate::pipeline::{CancelToken, OnProgress, Progress};
 use crate::policy::Backend;
-use crate::source::{Origin, Resolved, Source, SourceError, open_regular, resolve};
+use crate::source::{Keeping, Origin, Resolved, ShardFile, Source, SourceError, open_regular, resolve};
 
 pub use report::VerifyReport;
 use stream::Stream;
@@ -49,7 +49,7 @@ pub struct Verifier {
 #[derive(Debug)]
 struct Found {
     path: PathBuf,
-    file: Arc<std::fs::File>,
+    file: ShardFile,
     layout: FileLayout,
 }
 
@@ -100,7 +100,7 @@ impl Verifier {
         for shard in source.shards {
             let name = name_of(&source.origin, &shard.path);
             let layout = FileLayout::safetensors(name, &shard.header);
-            files.push(Found { path: shard.path, file: Arc::new(shard.file), layout });
+            files.push(Found { path: shard.path, file: shard.file, layout });
         }
         if let Origin::Index(index) = &source.origin {
             files.push(other(index, &source.origin)?);
@@ -146,6 +146,7 @@ impl Verifier {
             named.insert(name, path);
         }
         let one_file = matches!(origin, Origin::File);
+        let keeping = Keeping::of(path, manifest.files().len())?;
         let mut files = Vec::new();
         for recorded in manifest.files() {
             let path = match named.get(&*recorded.name) {
@@ -157,7 +158,7 @@ impl Verifier {
                     Origin::File => continue,
                 },
             };
-            match find(path, recorded.tensors.is_empty()) {
+            match find(path, recorded.tensors.is_empty(), &keeping) {
                 Ok((found, fault)) => {
                     differences.extend(fault.map(|fault| unreadable(&recorded.name, &fault)));
                     let layout = match found.header {
@@ -197,7 +198,7 @@ impl Verifier {
     fn stream(&self, path: &Path, files: &[Found]) -> Result<(Builder, Stream)> {
         if self.cold {
             for found in files {
-                if let Err(error) = facts::evict(&found.file) {
+                if let Err(error) = found.file.open().and_then(|file| facts::evict(&file)) {
                     tracing::warn!(path = %found.path.display(), %error, "its pages could not be dropped");
                 }
             }
@@ -220,14 +221,15 @@ impl std::fmt::Debug for Verifier {
 /// A file that is there.
 struct Opened {
     path: PathBuf,
-    file: Arc<std::fs::File>,
+    file: ShardFile,
     len: u64,
     /// None where it cannot be read, and for what is not safetensors.
     header: Option<Header>,
 }
 
 /// Opens a file, and says what is wrong with its header.
-fn find(path: PathBuf, plain: bool) -> Result<(Opened, Option<SourceError>), SourceError> {
+fn find(path: PathBuf, plain: bool, keeping: &Keeping) -> Result<(Opened, Option<SourceError>), SourceError> {
+    let _turn = keeping.turn();
     let file = open_regular(&path)?;
     let metadata = file.metadata();
     let len = metadata
@@ -242,12 +244,15 @@ fn find(path: PathBuf, plain: bool) -> Result<(Opened, Option<SourceError>), Sou
         Ok(header) => (header, None),
         Err(fault) => (None, Some(fault.into())),
     };
-    Ok((Opened { path, file: Arc::new(file), len, header }, fault))
+    let file = keeping.keep(file, &path);
+    let file =
+        file.map_err(|source| SourceError::Io { path: path.clone(), doing: "ask which file it is", source })?;
+    Ok((Opened { path, file, len, header }, fault))
 }
 
 /// The index, which is read as it is.
 fn other(path: &Path, origin: &Origin) -> Result<Found> {
-    let (opened, _) = find(path.to_path_buf(), true)?;
+    let (opened, _) = find(path.to_path_buf(), true, &Keeping::of(path, 1)?)?;
     let layout = FileLayout::other(name_of(origin, path), opened.len);
     Ok(Found { path: opened.path, file: opened.file, layout })
 }

@@ -11,14 +11,15 @@ use rayon::prelude::*;
 
 use super::{Found, Verifier};
 use crate::error::{Error, Result};
-use crate::facts::{self, FileFacts, Places, Root, available_memory};
+use crate::facts::{FileFacts, Places, Root, available_memory};
 use crate::manifest::Builder;
 use crate::pipeline::Progress;
 use crate::plan::align_up;
 use crate::policy::{CuFilePaths, Memory, Route, Terms};
 use crate::report::{CacheReport, Fallback, PathBytes, share_of};
+use crate::threads::in_parallel;
 use crate::transport::{PathKind, Transport, read_extent};
-use crate::workers;
+use crate::workers::share_out;
 
 /// Bytes of one read.
 const READ_SIZE: u64 = 4 << 20;
@@ -98,15 +99,16 @@ pub(super) fn read(verifier: &Verifier, path: &Path, files: &[Found], builder: &
     let memory = Memory { needed, available: available_memory(&root) };
     let terms = Terms { backend, cufile: &cufile, memory, share: true, keep_pages: false };
     let places = Places::new(root);
-    let opened: Vec<(Route, FileFacts)> = files
-        .par_iter()
-        .map(|found| {
-            let modified = found.file.metadata().and_then(|metadata| metadata.modified()).ok();
-            let facts = FileFacts::at(&found.file, found.layout.len, &places);
-            Ok((Route::open(&found.path, &found.file, modified, &facts, &terms)?, facts))
-        })
-        .collect::<Result<_>>()?;
-    let (mut routes, facts): (Vec<Route>, Vec<FileFacts>) = opened.into_iter().unzip();
+    let open = |found: &Found| {
+        let file = found.file.open_at(&found.path)?;
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        let facts = FileFacts::at(&file, found.layout.len, &places);
+        // It may be opened again now.
+        drop(file);
+        Ok((Route::open(&found.path, &found.file, modified, &facts, &terms)?, facts))
+    };
+    let opened: Result<Vec<(Route, FileFacts)>> = in_parallel(|| files.par_iter().map(open).collect());
+    let (mut routes, facts): (Vec<Route>, Vec<FileFacts>) = opened?.into_iter().unzip();
     let step =
         routes.iter().map(|route| route.transport().alignment()).fold(limits::page_size() as u64, u64::max);
     let read_size = align_up(READ_SIZE, step);
@@ -125,15 +127,9 @@ pub(super) fn read(verifier: &Verifier, path: &Path, files: &[Found], builder: &
         failures: Mutex::new(routes.iter().map(|_| None).collect()),
     };
     let slots = RingOptions { slots: 1, slot_size: read_size as usize };
-    let paths = thread::scope(|scope| {
-        let workers = workers::start(scope, "gds-verify", threads, || work(&shared, device.ring(slots)?))?;
-        let paths = workers.into_iter().map(|worker| {
-            worker
-                .join()
-                .unwrap_or_else(|_| Err(Error::Worker { reason: "a reading thread panicked".into() }))
-        });
-        paths.collect::<Result<Vec<PathBytes>>>()
-    })?;
+    let paths = share_out("gds-verify", threads, || work(&shared, device.ring(slots)?));
+    let panicked = || Err(Error::Worker { reason: "a reading thread panicked".into() });
+    let paths = paths.into_iter().map(|paths| paths.unwrap_or_else(panicked)).collect::<Result<Vec<_>>>()?;
     let mut all = PathBytes::default();
     paths.iter().for_each(|paths| all.merge(paths));
     let (placed, planned) = (shared.done.load(Ordering::Relaxed), shared.total);
@@ -146,9 +142,9 @@ pub(super) fn read(verifier: &Verifier, path: &Path, files: &[Found], builder: &
             *failure = route.check_unchanged().err();
         }
     }
-    routes.par_iter_mut().for_each(Route::leave_page_cache);
+    in_parallel(|| routes.par_iter_mut().for_each(Route::leave_page_cache));
     let before = facts.iter().map(|facts| (facts.len, facts.residency));
-    let after = routes.iter().map(|route| (route.len(), facts::residency(route.file(), route.len())));
+    let after = routes.iter().map(|route| (route.len(), route.residency()));
     let cache = CacheReport { resident_before: share_of(before), resident_after: share_of(after) };
     let fallbacks = routes.into_iter().flat_map(Route::into_fallbacks).collect();
     Ok(Stream { paths: all, fallbacks, cache, failures })

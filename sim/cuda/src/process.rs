@@ -41,7 +41,7 @@ pub(crate) fn initialise() -> Result {
         eprintln!("cuda-sim: invalid setting: {reason}");
         INVALID_VALUE
     })?;
-    if settings.devices == 0 {
+    if settings.devices.is_empty() {
         return Err(NO_DEVICE);
     }
     state::start(settings)?;

@@ -15,8 +15,8 @@ const MIB: u64 = 1 << 20;
 /// What `CUDA_SIM_*` say.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Number of devices (`CUDA_SIM_DEVICES`, 1).
-    pub(crate) devices: usize,
+    /// The devices of the machine (`CUDA_SIM_DEVICES`, 1) that the program sees, in its order (`CUDA_VISIBLE_DEVICES`, all).
+    pub(crate) devices: Vec<usize>,
     /// Bytes of memory per device (`CUDA_SIM_MEMORY`, 16 GiB); of a list the last value serves all further devices.
     pub(crate) memory: Vec<u64>,
     /// Bytes of each device's memory that have their pages from the start (`CUDA_SIM_RESIDENT`, none).
@@ -87,7 +87,10 @@ impl Settings {
         let faults = value("CUDA_SIM_FAULT").unwrap_or_default();
         let faults = Faults::parse(&faults).map_err(|reason| format!("CUDA_SIM_FAULT={faults}: {reason}"))?;
         Ok(Self {
-            devices,
+            devices: match variable("CUDA_VISIBLE_DEVICES") {
+                None => (0..devices).collect(),
+                Some(text) => visible(&text, devices),
+            },
             memory,
             resident: one_size("CUDA_SIM_RESIDENT", 0)?,
             bar1: one_size("CUDA_SIM_BAR1", 256 * MIB)?,
@@ -103,6 +106,33 @@ impl Settings {
     pub(crate) fn memory_of(&self, index: usize) -> u64 {
         self.memory.get(index).or(self.memory.last()).copied().unwrap_or(16 * GIB)
     }
+}
+
+/// Of so many devices those that `text` names, up to the first name that is none: as NVIDIA's driver reads the variable. A device
+/// named twice is as good as none at all.
+fn visible(text: &str, devices: usize) -> Vec<usize> {
+    let named = |name: &str| {
+        let index =
+            name.trim().parse().ok().or_else(|| (0..devices).find(|&index| is_uuid(name.trim(), index)));
+        index.filter(|index| *index < devices)
+    };
+    let visible: Vec<usize> = text.split(',').map_while(named).collect();
+    let twice = (1..visible.len()).any(|place| visible[..place].contains(&visible[place]));
+    if twice { Vec::new() } else { visible }
+}
+
+/// Whether `name` is the beginning of the device's UUID, as `GPU-` and hexadecimal digits in groups.
+fn is_uuid(name: &str, index: usize) -> bool {
+    let digits = |text: &str| text.replace('-', "").to_ascii_lowercase();
+    let uuid: String = uuid_of(index).iter().map(|byte| format!("{byte:02x}")).collect();
+    name.strip_prefix("GPU-").is_some_and(|rest| !rest.is_empty() && uuid.starts_with(&digits(rest)))
+}
+
+/// Recognisable, and different for each device of the machine.
+pub(crate) fn uuid_of(index: usize) -> [u8; 16] {
+    let mut uuid = *b"cuda-sim\x40\x00\x80\x00\x00\x00\x00\x00";
+    uuid[15] = index as u8;
+    uuid
 }
 
 fn non_negative(text: &str) -> Option<f64> {
@@ -150,8 +180,27 @@ mod tests {
     #[test]
     fn defaults_serve_one_device() {
         let settings = read(&[]).unwrap();
-        assert_eq!((settings.devices, settings.memory_of(0)), (1, 16 << 30));
+        assert_eq!((settings.devices.as_slice(), settings.memory_of(0)), ([0].as_slice(), 16 << 30));
         assert_eq!((settings.resident, settings.copy_bytes_per_second), (0, None));
+    }
+
+    #[test]
+    fn the_program_sees_the_devices_that_are_named() {
+        let second = "GPU-63756461-2d73-696d-4000-800000000001";
+        for (text, expected) in [
+            ("0,1,2", [0, 1, 2].as_slice()),
+            ("2,0", &[2, 0]),
+            (" 1 ", &[1]),
+            (second, &[1]),
+            ("", &[]),
+            ("-1", &[]),
+            ("1,7,0", &[1]),
+            ("1,1", &[]),
+            ("GPU-", &[]),
+        ] {
+            let settings = read(&[("CUDA_SIM_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", text)]).unwrap();
+            assert_eq!(settings.devices, expected, "{text:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail, ensure};
 use cuda_staging::{Device, RingOptions, SlotCopy};
-use gds_loader::{Model, Tensor};
+use gds_loader::{Model, Tensor, in_parallel};
 use rayon::prelude::*;
 
 use crate::cli::progress::Progress;
@@ -32,11 +32,12 @@ pub(super) fn verify(model: &Model, layout: &Layout, progress: &Progress) -> any
         );
     }
     ensure!(model.len() == layout.tensors(), "more tensors were loaded than the checkpoint has");
-    chunks.par_iter().try_for_each_init(Vec::new, |buffer, (tensor, payload, offset)| {
+    let check = |buffer: &mut Vec<u8>, (tensor, payload, offset): &(Tensor, Payload, u64)| {
         verify_chunk(model.device(), tensor, *payload, *offset, buffer)?;
         progress.advance(buffer.len() as u64);
         Ok(())
-    })
+    };
+    in_parallel(|| chunks.par_iter().try_for_each_init(Vec::new, check))
 }
 
 fn verify_chunk(

@@ -268,13 +268,18 @@ pub fn read(files: &[PathBuf], options: &RawOptions) -> Result<RawReport> {
 /// Runs every reader on a thread of its own. The first error is told, after all have stopped.
 fn all(readers: &mut [Box<dyn Reader + '_>], blocks: &Blocks) -> Result<Vec<Done>> {
     thread::scope(|scope| {
-        let running: Vec<_> =
-            readers.iter_mut().map(|reader| scope.spawn(move || reader.run(blocks))).collect();
-        let ended: Vec<_> = running.into_iter().map(thread::ScopedJoinHandle::join).collect();
-        ended
-            .into_iter()
-            .map(|ended| ended.unwrap_or_else(|_| Err(Error::Worker { reason: "a thread panicked".into() })))
-            .collect()
+        let failed = |reason| Err(Error::Worker { reason });
+        let running: Vec<_> = readers
+            .iter_mut()
+            .map(|reader| thread::Builder::new().spawn_scoped(scope, move || reader.run(blocks)))
+            .collect();
+        let ended: Vec<_> =
+            running.into_iter().map(|running| running.map(thread::ScopedJoinHandle::join)).collect();
+        let ended = ended.into_iter().map(|ended| match ended {
+            Ok(ended) => ended.unwrap_or_else(|_| failed("a thread panicked".into())),
+            Err(error) => failed(format!("it could not be started: {error}")),
+        });
+        ended.collect()
     })
 }
 

@@ -169,11 +169,7 @@ impl System for Kernel {
     }
 
     fn file_size_limit(&self) -> Option<u64> {
-        // rustix's panics where the call is refused.
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `limit` is writable.
-        let asked = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-        (asked == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+        crate::limits::file_size()
     }
 
     fn reserve(&self, file: BorrowedFd<'_>, len: u64) -> io::Result<()> {

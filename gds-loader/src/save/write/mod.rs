@@ -12,6 +12,7 @@ mod route;
 mod sink;
 mod worker;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -110,17 +111,16 @@ pub(crate) fn run(
             let builder = thread::Builder::new().name(format!("gds-save-{index}"));
             match builder.spawn_scoped(scope, || shared.work(work)) {
                 Ok(handle) => handles.push(handle),
-                // Fewer workers are slower, none is a failure.
-                Err(error) if handles.is_empty() => {
-                    shared.fail(SaveError::Worker { reason: error.to_string() });
-                }
                 Err(error) => {
                     tracing::warn!(%error, "a worker thread could not be started; going on with fewer");
                 }
             }
         }
-        let tallies = handles.into_iter().map(|handle| {
-            handle.join().unwrap_or_else(|_| {
+        // Fewer workers are slower; where there are none, the caller's thread does it all.
+        let alone = handles.is_empty().then(|| catch_unwind(AssertUnwindSafe(|| shared.work(work))));
+        let ended = handles.into_iter().map(thread::ScopedJoinHandle::join).chain(alone);
+        let tallies = ended.map(|ended| {
+            ended.unwrap_or_else(|_| {
                 shared.fail(SaveError::Worker { reason: "it panicked".into() });
                 Tally::default()
             })

@@ -9,12 +9,14 @@ use super::vram::Vram;
 use crate::code::{INVALID_CONTEXT, INVALID_DEVICE, OUT_OF_MEMORY, Result};
 use crate::engine::Link;
 use crate::ledger::{Entry, Kind};
-use crate::settings::Settings;
+use crate::settings::{Settings, uuid_of};
 use crate::sync::lock;
 
 /// A simulated GPU.
 pub(crate) struct Device {
     pub(crate) index: usize,
+    /// Which one of the machine it is, whatever its index for the program.
+    physical: usize,
     pub(crate) memory: Vram,
     pub(crate) link: Link,
     pub(crate) primary: Mutex<Primary>,
@@ -36,10 +38,11 @@ pub(crate) struct Primary {
 }
 
 impl Device {
-    pub(crate) fn new(index: usize, settings: &Settings) -> Self {
+    pub(crate) fn new(index: usize, physical: usize, settings: &Settings) -> Self {
         Self {
             index,
-            memory: Vram::new(settings.memory_of(index), settings.resident),
+            physical,
+            memory: Vram::new(settings.memory_of(physical), settings.resident),
             link: Link::new(settings),
             primary: Mutex::default(),
             bar1_size: settings.bar1,
@@ -51,16 +54,13 @@ impl Device {
         "Simulated GPU"
     }
 
-    /// Recognisable, and different for each device.
     pub(crate) fn uuid(&self) -> [u8; 16] {
-        let mut uuid = *b"cuda-sim\x40\x00\x80\x00\x00\x00\x00\x00";
-        uuid[15] = self.index as u8;
-        uuid
+        uuid_of(self.physical)
     }
 
     /// The bus number; each device has a bus of its own.
     pub(crate) fn pci_bus(&self) -> u8 {
-        0xA0 + self.index as u8
+        0xA0 + self.physical as u8
     }
 
     pub(crate) fn pci_bus_id(&self) -> String {

@@ -41,7 +41,12 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 /// Makes the devices.
 pub(crate) fn start(settings: &Settings) -> Result {
     DRIVER.get_or_init(|| Driver {
-        devices: (0..settings.devices).map(|index| Device::new(index, settings)).collect(),
+        devices: settings
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(index, &physical)| Device::new(index, physical, settings))
+            .collect(),
         contexts: Registry::new(1),
         streams: Registry::new(2),
         events: Registry::new(3),

@@ -142,7 +142,7 @@ pub(super) fn find(path: &Path) -> Found {
     let mut fills = std::collections::BTreeSet::new();
     for (shard, entry) in source.iter() {
         let mut bytes = vec![0; entry.len as usize];
-        shard.file.read_exact_at(&mut bytes, entry.offset).unwrap();
+        shard.file.open().unwrap().read_exact_at(&mut bytes, entry.offset).unwrap();
         fills.extend(bytes);
     }
     let tensors = source.tensors.len();

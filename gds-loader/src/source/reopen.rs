@@ -3,19 +3,18 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::Target;
-
-/// Opens `target` for reading with these flags as well.
+/// Opens `first` again for reading, by its path, with these flags as well.
 ///
 /// # Errors
 /// `EINVAL` where the file system refuses the flags; `ESTALE` where the path now leads to another file than the one whose
 /// header was read, of which no byte may be mixed in. That may be a pipe, for whose writer nothing waits.
-pub(super) fn reopen(target: &Target<'_>, flags: libc::c_int) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(flags | libc::O_NONBLOCK).open(target.path)?;
-    let (first, second) = (target.file.metadata()?, file.metadata()?);
+pub(crate) fn reopen(path: &Path, first: &File, flags: libc::c_int) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(flags | libc::O_NONBLOCK).open(path)?;
+    let (first, second) = (first.metadata()?, file.metadata()?);
     if (first.dev(), first.ino()) != (second.dev(), second.ino()) {
         return Err(io::Error::from_raw_os_error(libc::ESTALE));
     }
@@ -26,21 +25,16 @@ pub(super) fn reopen(target: &Target<'_>, flags: libc::c_int) -> io::Result<File
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-    use std::sync::{Arc, mpsc};
+    use std::sync::mpsc;
     use std::time::Duration;
 
     use super::*;
 
-    fn target<'a>(path: &'a Path, file: &'a Arc<File>) -> Target<'a> {
-        Target { path, file, len: 4096, direct_alignment: 4096, in_memory: false, read_ahead: None }
-    }
-
     #[test]
     fn the_same_file_is_opened_and_waits_for_its_bytes() {
         let named = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let file = Arc::new(File::open(named.path()).unwrap());
-        let again = reopen(&target(named.path(), &file), libc::O_DIRECT).unwrap();
+        let file = File::open(named.path()).unwrap();
+        let again = reopen(named.path(), &file, libc::O_DIRECT).unwrap();
         let flags = rustix::fs::fcntl_getfl(&again).unwrap();
         assert!(flags.contains(OFlags::DIRECT) && !flags.contains(OFlags::NONBLOCK), "{flags:?}");
     }
@@ -50,13 +44,13 @@ mod tests {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("model.safetensors");
         std::fs::write(&path, [0; 4096]).unwrap();
-        let file = Arc::new(File::open(&path).unwrap());
+        let file = File::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         for flags in [libc::O_DIRECT, 0] {
             let (said, hear) = mpsc::channel();
-            let (path, file) = (path.clone(), Arc::clone(&file));
-            std::thread::spawn(move || said.send(reopen(&target(&path, &file), flags).err()));
+            let (path, file) = (path.clone(), file.try_clone().unwrap());
+            std::thread::spawn(move || said.send(reopen(&path, &file, flags).err()));
             let error = hear.recv_timeout(Duration::from_secs(10)).unwrap().unwrap();
             // A pipe knows no direct I/O.
             assert!([libc::ESTALE, libc::EINVAL].map(Some).contains(&error.raw_os_error()), "{error}");

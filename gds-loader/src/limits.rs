@@ -1,0 +1,44 @@
+//! What the kernel allows the process.
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+/// The resource that `RLIMIT_` constants name.
+#[cfg(target_env = "gnu")]
+type Name = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Name = libc::c_int;
+
+/// The soft and the hard limit on `resource`; `None` where the kernel does not say, as under a filter of calls.
+fn limits(resource: Name) -> Option<libc::rlimit> {
+    // rustix's panics where the call is refused.
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limits` is writable.
+    let asked = unsafe { libc::getrlimit(resource, &raw mut limits) };
+    (asked == 0).then_some(limits)
+}
+
+fn finite(limit: libc::rlim_t) -> Option<u64> {
+    (limit != libc::RLIM_INFINITY).then_some(limit)
+}
+
+/// The length that a file may have which is written; `None` where there is no limit.
+pub(crate) fn file_size() -> Option<u64> {
+    finite(limits(libc::RLIMIT_FSIZE)?.rlim_cur)
+}
+
+/// How many files may be open at once; `None` where there is no limit.
+pub(crate) fn descriptors() -> Option<u64> {
+    finite(limits(libc::RLIMIT_NOFILE)?.rlim_cur)
+}
+
+/// Lets the process open as many files as it may: a model of many files is loaded with all of them open.
+#[doc(hidden)]
+pub fn raise_descriptor_limit() {
+    if let Some(limits) = limits(libc::RLIMIT_NOFILE)
+        && limits.rlim_cur != limits.rlim_max
+    {
+        let (current, maximum) = (finite(limits.rlim_max), finite(limits.rlim_max));
+        // Without it files take turns.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current, maximum });
+    }
+}
