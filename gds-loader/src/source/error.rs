@@ -240,14 +240,6 @@ impl SourceError {
     }
 }
 
-/// What to do about what the operating system said, where that is known.
-fn advice(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::EMFILE) => "; a model's files are all open at once: raise the limit (ulimit -n)",
-        _ => "",
-    }
-}
-
 /// How many items a message lists; the error's fields hold all of them.
 const LISTED: usize = 200;
 

@@ -87,7 +87,6 @@ pub(crate) fn run(scenario: &Scenario, way: &Way, plan: &Plan) -> Row {
         errors_expected: match (scenario.errors)() {
             Errors::None => "none",
             Errors::MayChange => "may",
-            Errors::Each(_) => "each",
             Errors::Provoked => "known",
         },
         figures: Figures::default(),
@@ -254,7 +253,7 @@ fn judge_children(ended: &[Result<Finished, String>], figures: &mut Figures, spe
     problems.extend(sum.problems.drain(..few));
     problems.extend((more > 0).then(|| format!("and {more} more loads")));
     let failed: u64 = sum.errors.values().sum();
-    if sum.loads > 0 && failed == sum.loads && !matches!(spec.errors, Errors::Each(_)) {
+    if sum.loads > 0 && failed == sum.loads {
         problems.push("no load was whole".to_owned());
     }
     if spec.errors == Errors::Provoked && failed != sum.loads / 2 {

@@ -44,8 +44,6 @@ pub(crate) enum Errors {
     None,
     /// The file changed; or none, where the change and the load missed each other, or its writer rested half way all the while.
     MayChange,
-    /// Each load fails, with these words in its message.
-    Each(String),
     /// The child makes most loads fail, each in its way, and knows which.
     Provoked,
 }
