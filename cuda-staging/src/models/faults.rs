@@ -46,7 +46,7 @@ fn try_move(ring: &mut Ring, parts: Vec<RegionMut>) -> crate::Result<()> {
 fn a_copy_that_takes_too_long_is_leaked_and_poisons_the_device() {
     let (in_time, freed) = (Seen::default(), Seen::default());
     let (notes, other_notes) = (in_time.clone(), freed.clone());
-    model(3, Faults::default(), move |device| {
+    model(2, Faults::default(), move |device| {
         let (carved, parts) = pieces(device, 2);
         let mut ring = ring(device, 1);
         ring.set_wait_limit(Duration::ZERO);
@@ -72,7 +72,7 @@ fn a_copy_that_takes_too_long_is_leaked_and_poisons_the_device() {
 
 #[test]
 fn a_broken_context_frees_nothing_that_it_may_still_write() {
-    model(3, Faults { broken: Some((0, BROKEN)), ..Faults::default() }, |device| {
+    model(2, Faults { broken: Some((0, BROKEN)), ..Faults::default() }, |device| {
         let (carved, parts) = pieces(device, 3);
         let mut ring = ring(device, 2);
         let error = try_move(&mut ring, parts).expect_err("the first copy breaks the context");
@@ -86,7 +86,7 @@ fn a_broken_context_frees_nothing_that_it_may_still_write() {
 
 #[test]
 fn a_refused_copy_gives_its_slot_back_when_those_before_it_are_over() {
-    model(3, Faults { refused: Some((1, REFUSED)), ..Faults::default() }, |device| {
+    model(2, Faults { refused: Some((1, REFUSED)), ..Faults::default() }, |device| {
         let (carved, mut parts) = pieces(device, 2);
         let mut ring = ring(device, 1);
         let halves = parts.pop().unwrap().split_at(super::LEN as u64 / 2).unwrap();

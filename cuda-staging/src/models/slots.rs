@@ -15,7 +15,7 @@ fn move_pieces(ring: &mut Ring, parts: Vec<crate::RegionMut>, first: u8) {
 
 #[test]
 fn a_slot_is_filled_again_only_when_its_copy_is_over() {
-    model(3, Faults::default(), |device| {
+    model(2, Faults::default(), |device| {
         let (carved, parts) = pieces(device, 3);
         let mut ring = ring(device, 2);
         move_pieces(&mut ring, parts, 1);
@@ -28,7 +28,7 @@ fn a_slot_is_filled_again_only_when_its_copy_is_over() {
 
 #[test]
 fn one_slot_is_enough() {
-    model(3, Faults::default(), |device| {
+    model(2, Faults::default(), |device| {
         let (carved, parts) = pieces(device, 3);
         let mut ring = ring(device, 1);
         move_pieces(&mut ring, parts, 1);
@@ -58,7 +58,7 @@ fn two_workers_fill_one_allocation() {
 
 #[test]
 fn dropping_a_ring_waits_for_what_is_in_flight() {
-    model(3, Faults::default(), |device| {
+    model(2, Faults::default(), |device| {
         let (carved, parts) = pieces(device, 2);
         let mut ring = ring(device, 2);
         move_pieces(&mut ring, parts, 1);
@@ -70,7 +70,7 @@ fn dropping_a_ring_waits_for_what_is_in_flight() {
 
 #[test]
 fn a_destination_that_goes_first_is_freed_after_its_copies() {
-    model(3, Faults::default(), |device| {
+    model(2, Faults::default(), |device| {
         let (carved, parts) = pieces(device, 1);
         let mut ring = ring(device, 1);
         move_pieces(&mut ring, parts, 1);
@@ -82,7 +82,7 @@ fn a_destination_that_goes_first_is_freed_after_its_copies() {
 
 #[test]
 fn a_slot_that_is_fetched_into_is_handed_out_when_its_bytes_are_there() {
-    model(3, Faults::default(), |device| {
+    model(2, Faults::default(), |device| {
         let (carved, parts) = pieces(device, 2);
         let mut ring = ring(device, 1);
         move_pieces(&mut ring, parts, 1);

@@ -16,7 +16,7 @@ fn read_into(window: &RegionMut, value: u8) {
 
 #[test]
 fn a_window_is_read_into_again_only_when_its_copies_are_over() {
-    model(3, Faults::default(), |device| {
+    model(2, Faults::default(), |device| {
         let (carved, parts) = pieces(device, 3);
         let mut ring: WindowRing<RegionMut> = device.window_ring().unwrap();
         let mut idle =
@@ -37,7 +37,7 @@ fn a_window_is_read_into_again_only_when_its_copies_are_over() {
 
 #[test]
 fn a_window_that_was_fetched_into_has_its_bytes() {
-    model(3, Faults::default(), |device| {
+    model(2, Faults::default(), |device| {
         let source = device.allocate(LEN as u64, 256).unwrap();
         read_into(&source, 7);
         let source = source.freeze();
@@ -55,7 +55,7 @@ fn a_window_that_was_fetched_into_has_its_bytes() {
 
 #[test]
 fn dropping_a_ring_waits_for_its_windows() {
-    model(3, Faults::default(), |device| {
+    model(2, Faults::default(), |device| {
         let (carved, parts) = pieces(device, 1);
         let mut ring: WindowRing<RegionMut> = device.window_ring().unwrap();
         let window = device.allocate(LEN as u64, 256).unwrap();

@@ -88,20 +88,21 @@ impl Load {
     }
 }
 
-/// Runs `body` in every order of events that takes at most so many threads off the processor before they would wait.
-fn model(preemptions: usize, pieces: u64, body: impl Fn(&Load) + Send + Sync + 'static) {
+/// Runs `body` in every order of events that takes at most one thread off the processor before it would wait.
+fn model(load: Load, body: impl Fn(&Load) + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
+    builder.preemption_bound = Some(1);
     builder.max_branches = 10_000;
     let orders = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&orders);
-    let body = Arc::new(body);
+    // The file and what is known of it are the same in every run.
+    let both = Arc::new((load, body));
     builder.check(move || {
         counted.fetch_add(1, Ordering::Relaxed);
-        let body = Arc::clone(&body);
+        let both = Arc::clone(&both);
         // Reading files and formatting errors need more of a stack than the first thread of a model has.
-        let load = move || body(&Load::new(pieces));
-        loom::thread::Builder::new().stack_size(0x8000).spawn(load).unwrap().join().unwrap();
+        let run = move || both.1(&both.0);
+        loom::thread::Builder::new().stack_size(0x8000).spawn(run).unwrap().join().unwrap();
     });
     println!("{} orders", orders.load(Ordering::Relaxed));
 }
@@ -116,7 +117,7 @@ fn assert_placed(load: &Load, region: &RegionMut) {
 
 #[test]
 fn two_workers_and_who_touches_ahead_of_them_all_end() {
-    model(2, 3, |load| {
+    model(Load::new(2), |load| {
         let (placed, region) = load.run(CancelToken::new(), None);
         assert_eq!(placed.unwrap(), load.plan.bytes);
         assert_placed(load, &region);
@@ -125,7 +126,7 @@ fn two_workers_and_who_touches_ahead_of_them_all_end() {
 
 #[test]
 fn a_load_that_is_cancelled_ends_and_says_so_unless_it_was_done() {
-    model(2, 3, |load| {
+    model(Load::new(2), |load| {
         let cancel = CancelToken::new();
         let token = cancel.clone();
         let on_progress: OnProgress = Arc::new(move |_| token.cancel());
@@ -144,8 +145,9 @@ fn a_load_that_is_cancelled_ends_and_says_so_unless_it_was_done() {
 
 #[test]
 fn a_piece_that_cannot_be_read_stops_everybody_and_is_the_error() {
-    model(2, 3, |load| {
-        load.file.set_len(LEN).unwrap();
+    let load = Load::new(2);
+    load.file.set_len(LEN).unwrap();
+    model(load, |load| {
         let (outcome, _) = load.run(CancelToken::new(), None);
         assert!(matches!(outcome, Err(Error::Read { .. })), "{outcome:?}");
     });
