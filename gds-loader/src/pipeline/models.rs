@@ -117,7 +117,7 @@ fn assert_placed(load: &Load, region: &RegionMut) {
 
 #[test]
 fn two_workers_and_who_touches_ahead_of_them_all_end() {
-    model(Load::new(2), |load| {
+    model(Load::new(3), |load| {
         let (placed, region) = load.run(CancelToken::new(), None);
         assert_eq!(placed.unwrap(), load.plan.bytes);
         assert_placed(load, &region);
@@ -126,7 +126,7 @@ fn two_workers_and_who_touches_ahead_of_them_all_end() {
 
 #[test]
 fn a_load_that_is_cancelled_ends_and_says_so_unless_it_was_done() {
-    model(Load::new(2), |load| {
+    model(Load::new(3), |load| {
         let cancel = CancelToken::new();
         let token = cancel.clone();
         let on_progress: OnProgress = Arc::new(move |_| token.cancel());
@@ -145,7 +145,7 @@ fn a_load_that_is_cancelled_ends_and_says_so_unless_it_was_done() {
 
 #[test]
 fn a_piece_that_cannot_be_read_stops_everybody_and_is_the_error() {
-    let load = Load::new(2);
+    let load = Load::new(3);
     load.file.set_len(LEN).unwrap();
     model(load, |load| {
         let (outcome, _) = load.run(CancelToken::new(), None);
