@@ -139,7 +139,10 @@ impl Bench<'_> {
         }
         let (ended, seen) = last.unwrap();
         assert!(matches!(ended, Some(Ended::Right(_))), "{} without a fault: {ended:?}", self.operation.name);
-        (ended.unwrap(), seen.uses)
+        let ended = ended.unwrap();
+        let left = (self.operation.left)(&ended);
+        assert_eq!(left, Ok(()), "{} without a fault", self.operation.name);
+        (ended, seen.uses)
     }
 
     /// Runs it once; `None` where it panicked.

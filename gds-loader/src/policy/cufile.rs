@@ -33,7 +33,8 @@ pub(crate) struct CuFilePaths {
     refusal: Option<String>,
 }
 
-/// Why direct mode is not to be had in this process: opening takes up to seconds, and does not change its mind.
+/// Why direct mode is not to be had in this process: opening takes up to seconds, and does not change its mind. A single call that
+/// failed beside it does: of a driver that is open, it would otherwise take the path from every later load.
 static NO_DIRECT_MODE: OnceLock<String> = OnceLock::new();
 
 impl CuFilePaths {
@@ -60,7 +61,10 @@ impl CuFilePaths {
             _ => open_counting(device, mode).map_err(|error| {
                 let reason = error.to_string();
                 if mode == Mode::Direct
-                    && !matches!(error, CuFileError::WrongMode { .. } | CuFileError::Device(_))
+                    && !matches!(
+                        error,
+                        CuFileError::WrongMode { .. } | CuFileError::Device(_) | CuFileError::Call { .. }
+                    )
                 {
                     NO_DIRECT_MODE.get_or_init(|| reason.clone());
                 }

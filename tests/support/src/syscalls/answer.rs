@@ -60,8 +60,14 @@ pub(super) enum Answer {
     Fail(Effect),
 }
 
+/// SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, which the libc crate has not.
+const SYNC_WAKE_UP: u64 = 1;
+
 /// Answers calls for ever.
 pub(super) fn supervise(listener: &OwnedFd, decide: impl Fn(&libc::seccomp_data) -> Answer) {
+    // The two threads take turns: on one CPU they do not wait for another to wake up. Older kernels (before 6.6) refuse.
+    // SAFETY: this request takes a number.
+    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
     let mut stacks = Box::new(Stacks::new());
     loop {
         // SAFETY: plain data, for which zeros are valid; the kernel wants them.

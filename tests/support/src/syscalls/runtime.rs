@@ -7,6 +7,9 @@ use super::answer::perform;
 /// Stacks that are known at once.
 const MOST: usize = 1024;
 
+/// Threads that begin or end at once.
+const AT_ONCE: usize = 64;
+
 /// Bytes of the stacks that are known.
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
@@ -19,27 +22,31 @@ pub fn stack_bytes() -> u64 {
 pub(super) struct Stacks {
     /// Where libc put them: first address and one beyond the last; 0 where there is none.
     stacks: [(u64, u64); MOST],
-    /// Threads between two calls for the stack of their signals, by number.
-    at_signals: [u32; MOST],
+    /// Threads between two calls for the stack of their signals, by number; 0 where there is none. Not by a part of the number:
+    /// threads that share it would make each other's stacks count.
+    at_signals: [u32; AT_ONCE],
 }
 
 impl Stacks {
     pub(super) const fn new() -> Self {
-        Self { stacks: [(0, 0); MOST], at_signals: [0; MOST] }
+        Self { stacks: [(0, 0); MOST], at_signals: [0; AT_ONCE] }
     }
 
     /// Whether a call is for a stack; with the answer where it was made here, to learn the stack's place.
     pub(super) fn take(&mut self, thread: u32, call: &libc::seccomp_data) -> Option<Option<i64>> {
         let [first, length, ..] = call.args;
-        let at_signals = &mut self.at_signals[thread as usize % MOST];
+        let place = |of: u32| self.at_signals.iter().position(|thread| *thread == of);
+        let (at_signals, free) = (place(thread), place(0));
         match i64::from(call.nr) {
             libc::SYS_sigaltstack => {
-                *at_signals = if asks_or_disables(first) { thread } else { 0 };
+                if let Some(place) = at_signals.or(free) {
+                    self.at_signals[place] = if asks_or_disables(first) { thread } else { 0 };
+                }
                 Some(None)
             }
             // Straight after it was asked whether there is one, Rust maps one and protects its end; straight after it was
             // disabled, it unmaps it.
-            libc::SYS_mmap | libc::SYS_mprotect | libc::SYS_munmap if *at_signals == thread => Some(None),
+            libc::SYS_mmap | libc::SYS_mprotect | libc::SYS_munmap if at_signals.is_some() => Some(None),
             libc::SYS_mmap if call.args[3] & libc::MAP_STACK as u64 != 0 => {
                 let start = perform(call, &call.args);
                 let free = self.stacks.iter_mut().find(|(_, end)| *end == 0)?;
@@ -59,7 +66,9 @@ impl Stacks {
                 Some(None)
             }
             _ => {
-                *at_signals = 0;
+                if let Some(place) = at_signals {
+                    self.at_signals[place] = 0;
+                }
                 None
             }
         }
