@@ -1,12 +1,28 @@
-//! cuFile's calls, in one process: loads in batches and saves too.
+//! cuFile's calls: loads in batches and saves too, one after the other in one process.
+//!
+//! Where the library may still write to memory, gds keeps that memory, and where nobody knows what it writes, gives up on it until the
+//! process ends. So such a fault is the last of its process, and the next process goes on from there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-use test_support::cufile_sim;
+use test_support::{Simulation, cufile_sim};
 
-use crate::long;
 use crate::operation::{Ended, Operation};
+use crate::{gpu, long};
+
+/// Tells a process after which fault it begins.
+const AFTER: &str = "GDS_SWEEP_AFTER";
+
+/// A fault by what it strikes: the operation, the function, which use of it, and which of the codes tried there. A plain number would
+/// not do: how often a batch is asked for its state differs from run to run.
+type Place = (usize, String, u64, usize);
+
+fn parse(place: &str) -> Option<Place> {
+    let [operation, function, k, code] = place.split(',').collect::<Vec<_>>()[..] else { return None };
+    Some((operation.parse().ok()?, function.to_owned(), k.parse().ok()?, code.parse().ok()?))
+}
 
 /// Every code of cuFile, and one that nobody knows.
 fn codes() -> impl Iterator<Item = u32> + Clone {
@@ -16,21 +32,48 @@ fn codes() -> impl Iterator<Item = u32> + Clone {
 /// Calls that return nothing that could tell.
 const SILENT: [&str; 3] = ["cuFileHandleDeregister", "cuFileBatchIODestroy", "cuFileUseCount"];
 
-/// What was seen of a function.
-#[derive(Default)]
-struct Row {
-    uses: u64,
-    codes: BTreeMap<u32, u64>,
-    right: u64,
-    failed: u64,
+/// Refused with most codes, it may have begun all the same: what is refused may end what can be done in the process.
+const SUBMIT: &str = "cuFileBatchIOSubmit";
+
+/// Memory that could not be deregistered is kept, and its share of the GPU's BAR1 with it.
+const DEREGISTER: &str = "cuFileBufDeregister";
+
+/// So many codes are tried at the K-th use of a function.
+fn codes_at(function: &str, k: u64) -> usize {
+    match (long(), function == SUBMIT) {
+        (true, true) if k > 1 => 1,
+        (true, _) => codes().count(),
+        (false, true) => usize::from(k == 1),
+        (false, false) => 3,
+    }
 }
 
-/// Lets each use of each call fail, with each code or with some that take turns.
-pub(crate) fn sweep(operations: &[Operation]) {
-    let mut rows: BTreeMap<String, Row> = BTreeMap::new();
-    let mut wrong = Vec::new();
+/// Lets each use of each call fail, with each code or with some that take turns, in as many processes as that takes.
+pub(crate) fn sweep(simulation: impl Fn() -> Simulation, limit: Duration) {
+    let mut seen = Seen::default();
+    let (mut after, mut processes) = (Some(String::new()), 0);
+    while let Some(last) = after {
+        let simulation = simulation().setting(AFTER, last).limit(limit);
+        let Some(outcome) = simulation.run(|| in_this_process(&of(gpu::all()))) else { return };
+        assert!(outcome.finished, "{outcome}");
+        after = seen.read(&outcome.child.stdout);
+        processes += 1;
+    }
+    println!("{processes} processes");
+    seen.assert_well();
+}
+
+/// Those of `operations` that use cuFile.
+fn of(mut operations: Vec<Operation>) -> Vec<Operation> {
+    operations.retain(|operation| operation.name.contains("gds"));
+    operations
+}
+
+fn in_this_process(operations: &[Operation]) {
+    let after = parse(&std::env::var(AFTER).unwrap());
     let mut turns = codes().cycle();
-    for operation in operations {
+    println!();
+    for (index, operation) in operations.iter().enumerate() {
         let run = |script: &str| {
             (operation.reset)();
             cufile_sim::reset_counters();
@@ -45,14 +88,16 @@ pub(crate) fn sweep(operations: &[Operation]) {
         assert!(matches!(first, Some(Ended::Right(_))), "{}: {first:?}", operation.name);
         let mut calls = report.calls;
         calls.retain(|function, uses| *uses > 0 && !SILENT.contains(&function.as_str()));
-        if calls.contains_key("cuFileBatchIOSubmit") {
+        if calls.contains_key(SUBMIT) {
             calls.insert("batch_event".to_owned(), report.transfers.reads + report.transfers.writes);
         }
         for (function, uses) in calls {
-            rows.entry(function.clone()).or_default().uses += uses;
+            println!("uses\t{}\t{function}\t{uses}", operation.name);
             for k in 1..=uses {
-                let some = if long() { codes().count() } else { 3 };
-                for code in turns.by_ref().take(some) {
+                for (nth, code) in turns.by_ref().take(codes_at(&function, k)).enumerate() {
+                    if after.as_ref().is_some_and(|after| (index, function.clone(), k, nth) <= *after) {
+                        continue;
+                    }
                     let effect = match function.as_str() {
                         "cuFileRead" | "cuFileWrite" => format!("-1:{code}"),
                         "batch_event" => format!("FAILED:-{code}"),
@@ -64,53 +109,99 @@ pub(crate) fn sweep(operations: &[Operation]) {
                     if report.faults.iter().all(|fault| fault.fired == 0) {
                         continue;
                     }
-                    let row = rows.entry(function.clone()).or_default();
-                    *row.codes.entry(code).or_default() += 1;
-                    let mut find = |what: String| wrong.push(format!("{}, {script}: {what}", operation.name));
-                    match &ended {
-                        Some(Ended::Right(_)) => row.right += 1,
+                    let find = |what: String| {
+                        println!("wrong\t{}, {script}: {}", operation.name, what.replace('\n', " "));
+                    };
+                    let outcome = match &ended {
+                        Some(Ended::Right(_)) => "correct",
                         Some(Ended::Failed(kind, text)) => {
-                            row.failed += 1;
                             if !text.contains(&code.to_string()) {
                                 find(format!("no clear error: {kind:?}: {text}"));
                             }
+                            "error"
                         }
-                        None => find("it panicked".to_owned()),
-                    }
+                        None => {
+                            find("it panicked".to_owned());
+                            "panic"
+                        }
+                    };
+                    println!("fired\t{function}\t{code}\t{outcome}");
                     let left = ended.as_ref().map_or(Ok(()), |ended| (operation.left)(ended));
-                    left.unwrap_or_else(&mut find);
-                    // Memory that could not be deregistered is kept, since the storage may still write to it.
-                    let alive = report.alive;
-                    if alive != before && function != "cuFileBufDeregister" {
-                        find(format!("left {alive:?}, before {before:?}, after {ended:?}"));
-                    }
+                    left.unwrap_or_else(&find);
                     let (again, _) = run("");
-                    if again != first {
+                    let given_up = is_given_up(again.as_ref());
+                    if again != first && !(given_up && function == SUBMIT) {
                         find(format!("the next run: {again:?}, the first: {first:?}"));
+                    }
+                    if given_up || function == DEREGISTER {
+                        println!("last\t{index},{function},{k},{nth}");
+                        return;
+                    }
+                    let alive = report.alive;
+                    if alive != before {
+                        find(format!("left {alive:?}, before {before:?}, after {ended:?}"));
                     }
                 }
             }
         }
     }
-    let mut fired: BTreeMap<u32, u64> = BTreeMap::new();
-    println!("{:<32} {:>6} {:>6} {:>8} {:>8}", "call", "uses", "faults", "correct", "error");
-    for (function, row) in &rows {
-        let faults: u64 = row.codes.values().sum();
-        println!("{function:<32} {:>6} {faults:>6} {:>8} {:>8}", row.uses, row.right, row.failed);
-        row.codes.iter().for_each(|(code, count)| *fired.entry(*code).or_default() += count);
-        if faults == 0 {
-            wrong.push(format!("{function} was never made to fail"));
-        }
-    }
-    println!("{} faults fired, of {} codes", fired.values().sum::<u64>(), fired.len());
-    wrong.extend(
-        codes().filter(|code| !fired.contains_key(code)).map(|code| format!("nothing failed with {code}")),
-    );
-    assert!(wrong.is_empty(), "{} findings:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Those of `operations` that use cuFile.
-pub(crate) fn of(mut operations: Vec<Operation>) -> Vec<Operation> {
-    operations.retain(|operation| operation.name.contains("gds"));
-    operations
+/// Whether a run was refused because memory may still be written to.
+fn is_given_up(ended: Option<&Ended>) -> bool {
+    matches!(ended, Some(Ended::Failed(_, text)) if text.contains("unusable after an earlier failure"))
+}
+
+/// What the processes saw.
+#[derive(Default)]
+struct Seen {
+    /// Uses without a fault, by operation and function.
+    uses: BTreeMap<(String, String), u64>,
+    /// How often a function failed and then the operation ended so.
+    ended: BTreeMap<(String, String), u64>,
+    codes: BTreeSet<u32>,
+    wrong: Vec<String>,
+}
+
+impl Seen {
+    /// Takes what a process printed; the fault that it ended with, where that was not the last.
+    fn read(&mut self, printed: &str) -> Option<String> {
+        let mut after = None;
+        for line in printed.lines() {
+            match line.split('\t').collect::<Vec<_>>()[..] {
+                ["uses", operation, function, uses] => {
+                    self.uses.insert((operation.to_owned(), function.to_owned()), uses.parse().unwrap());
+                }
+                ["fired", function, code, outcome] => {
+                    *self.ended.entry((function.to_owned(), outcome.to_owned())).or_default() += 1;
+                    self.codes.insert(code.parse().unwrap());
+                }
+                ["wrong", what] => self.wrong.push(what.to_owned()),
+                ["last", place] => after = Some(place.to_owned()),
+                _ => {}
+            }
+        }
+        after
+    }
+
+    fn assert_well(mut self) {
+        println!("{:<32} {:>6} {:>6} {:>8} {:>8}", "call", "uses", "faults", "correct", "error");
+        let functions: BTreeSet<&String> = self.uses.keys().map(|(_, function)| function).collect();
+        for function in functions {
+            let uses: u64 =
+                self.uses.iter().filter(|((_, of), _)| of == function).map(|(_, uses)| uses).sum();
+            let [right, failed] = ["correct", "error"].map(|outcome| {
+                self.ended.get(&(function.clone(), outcome.to_owned())).copied().unwrap_or(0)
+            });
+            println!("{function:<32} {uses:>6} {:>6} {right:>8} {failed:>8}", right + failed);
+            if right + failed == 0 {
+                self.wrong.push(format!("{function} was never made to fail"));
+            }
+        }
+        let fired: u64 = self.ended.values().sum();
+        println!("{fired} faults fired, of {} codes", self.codes.len());
+        let missed = codes().filter(|code| !self.codes.contains(code));
+        self.wrong.extend(missed.map(|code| format!("nothing failed with {code}")));
+        assert!(self.wrong.is_empty(), "{} findings:\n{}", self.wrong.len(), self.wrong.join("\n"));
+    }
 }
