@@ -190,9 +190,8 @@ impl Seen {
         for function in functions {
             let uses: u64 =
                 self.uses.iter().filter(|((_, of), _)| of == function).map(|(_, uses)| uses).sum();
-            let [right, failed] = ["correct", "error"].map(|outcome| {
-                self.ended.get(&(function.clone(), outcome.to_owned())).copied().unwrap_or(0)
-            });
+            let [right, failed] = ["correct", "error"]
+                .map(|outcome| self.ended.get(&(function.clone(), outcome.to_owned())).copied().unwrap_or(0));
             println!("{function:<32} {uses:>6} {:>6} {right:>8} {failed:>8}", right + failed);
             if right + failed == 0 {
                 self.wrong.push(format!("{function} was never made to fail"));
