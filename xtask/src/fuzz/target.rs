@@ -21,12 +21,17 @@ const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanit
 /// Limits: MiB of the process, MiB of one allocation, seconds of one input, bytes of an input.
 const LIMITS: [&str; 4] = ["-rss_limit_mb=2048", "-malloc_limit_mb=256", "-timeout=30", "-max_len=4096"];
 
+/// Rayon's threads allocate when they like, which looks like a leak of the input that ran meanwhile.
+const ASAN_OPTIONS: &str = "detect_leaks=0";
+
 /// Builds all targets; the folder of their programs.
 pub(super) fn build(host: &str) -> Result<PathBuf> {
     let target = workspace::target_absolute()?.join("fuzz");
     let mut cargo = Command::new("rustup");
     cargo.current_dir(workspace::root()).args(["run", "nightly", "cargo", "build", "--quiet", "--release"]);
     cargo.args(["--package", "gds-fuzz", "--bins", "--target", host]);
+    // Optimising more makes targets faster, and takes longer than CI fuzzes.
+    cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
     workspace::check(cargo.env("CARGO_TARGET_DIR", &target).env("RUSTFLAGS", RUSTFLAGS))?;
     Ok(target.join(host).join("release"))
 }
@@ -94,13 +99,21 @@ impl Target {
             .with_context(|| format!("could not create {}", artifacts.display()))?;
         let log = workspace::target_absolute()?.join("fuzz").join(format!("{}.log", self.name));
         let file = File::create(&log).with_context(|| format!("could not create {}", log.display()))?;
+        // In a file of its own: what a command line writes to its standard error is caught.
+        let sanitizer = places.disk.path().join(format!("sanitizer-{}", self.name));
         let mut command = self.command(places);
+        command.env("ASAN_OPTIONS", format!("{ASAN_OPTIONS}:log_path={}", sanitizer.display()));
         command.arg(format!("-max_total_time={seconds}")).arg("-print_final_stats=1");
         command.arg(format!("-artifact_prefix={}/", artifacts.display()));
         command.arg(&self.corpus.folder).stdout(file.try_clone()?).stderr(file);
-        let status =
-            command.status().with_context(|| format!("could not start {}", self.program.display()))?;
-        let log = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+        let mut process =
+            command.spawn().with_context(|| format!("could not start {}", self.program.display()))?;
+        let status = process.wait().context("waiting for a target")?;
+        let mut log = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+        // There is one where there was something to say.
+        log.push_str(
+            &fs::read_to_string(sanitizer.with_extension(process.id().to_string())).unwrap_or_default(),
+        );
         let not_run = log.lines().filter(|line| line.starts_with("could not run: "));
         Ok(Outcome {
             name: self.name.clone(),
@@ -125,8 +138,7 @@ impl Target {
     fn command(&self, places: &Places) -> Command {
         let mut command = Command::new(&self.program);
         command.args(LIMITS).arg(format!("-dict={}", super::folder().join("json.dict").display()));
-        // Rayon's threads allocate when they like, which looks like a leak of the input that ran meanwhile.
-        command.arg("-detect_leaks=0").env("ASAN_OPTIONS", "detect_leaks=0");
+        command.arg("-detect_leaks=0").env("ASAN_OPTIONS", ASAN_OPTIONS);
         command.env("GDS_FUZZ_MEMORY", places.memory.path()).env("GDS_FUZZ_DISK", places.disk.path());
         command
     }
