@@ -44,7 +44,7 @@ pub enum SourceError {
         found: &'static str,
     },
     /// The operating system refused.
-    #[error("{}: cannot {doing}: {source}", path.display())]
+    #[error("{}: cannot {doing}: {source}{}", path.display(), advice(source))]
     Io {
         /// The path.
         path: PathBuf,
@@ -220,6 +220,14 @@ impl SourceError {
 
     pub(super) fn io(path: &Path, doing: &'static str, source: io::Error) -> SourceError {
         SourceError::Io { path: path.to_owned(), doing, source }
+    }
+}
+
+/// What to do about what the operating system said, where that is known.
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => "; a model's files are all open at once: raise the limit (ulimit -n)",
+        _ => "",
     }
 }
 
