@@ -14,6 +14,7 @@ mod peers;
 mod reliability;
 mod results;
 mod sim;
+mod soak;
 mod sweep;
 mod test;
 mod unsafes;
@@ -52,6 +53,8 @@ enum Task {
     Peers(peers::Arguments),
     /// Run a command on the simulated CUDA driver
     Sim(sim::Arguments),
+    /// Load models again and again under every kind of pressure, and judge what is left behind
+    Soak(soak::Arguments),
     /// Let every system call, driver call and cuFile call fail at each of its uses, with each code
     Sweep(sweep::Arguments),
     /// Build what the tests need, run them all, count what could not run
@@ -73,6 +76,7 @@ fn main() -> anyhow::Result<()> {
         Task::Mutants(arguments) => mutants::run(arguments),
         Task::Peers(arguments) => peers::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),
+        Task::Soak(arguments) => soak::run(arguments),
         Task::Sweep(arguments) => sweep::run(arguments),
         Task::Test(arguments) => test::run(arguments),
         Task::Unsafes(arguments) => unsafes::run(arguments),
