@@ -261,7 +261,7 @@ impl Scenario {
         let mut ways: Vec<&Way> = Vec::new();
         for way in self.ways {
             let like = |other: &&Way| (other.gpu, other.cufile) == (way.gpu, way.cufile);
-            if !short || !ways.iter().any(|other| like(other)) {
+            if !short || !ways.iter().any(like) {
                 ways.push(way);
             }
         }
