@@ -82,6 +82,15 @@ pub enum HeaderFault {
         /// Length of the file.
         file_len: u64,
     },
+    /// The file ended within its header, although it was long enough when it was opened.
+    #[error(
+        "was {file_len} bytes long when it was opened and ends within its header now; \
+         it is being written or was cut off: load it again when its writer is done"
+    )]
+    HeaderCutShort {
+        /// Length of the file when it was opened.
+        file_len: u64,
+    },
     /// It is something else.
     #[error("is not safetensors: it is {0}")]
     NotSafetensors(FileKind),

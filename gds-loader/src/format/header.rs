@@ -113,6 +113,16 @@ enum ReadError {
     Io(&'static str, io::Error),
 }
 
+impl ReadError {
+    /// Of a read within a file that was `file_len` bytes long: where it ends there, it has been cut meanwhile.
+    fn of(doing: &'static str, error: io::Error, file_len: u64) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => HeaderFault::HeaderCutShort { file_len }.into(),
+            _ => ReadError::Io(doing, error),
+        }
+    }
+}
+
 impl From<HeaderFault> for ReadError {
     fn from(fault: HeaderFault) -> Self {
         ReadError::Fault(fault)
@@ -125,8 +135,8 @@ fn read(file: &impl FileExt, file_len: u64, limits: &HeaderLimits) -> Result<Hea
         return Err(HeaderFault::HeaderTooSmall { file_len }.into());
     };
     let mut length = [0u8; LENGTH_FIELD as usize];
-    file.read_exact_at(&mut length, 0)
-        .map_err(|error| ReadError::Io("read the length of its header", error))?;
+    let failed = |doing| move |error| ReadError::of(doing, error, file_len);
+    file.read_exact_at(&mut length, 0).map_err(failed("read the length of its header"))?;
     let header_len = u64::from_le_bytes(length);
     if header_len == 0 {
         return Err(HeaderFault::EmptyHeader.into());
@@ -145,7 +155,7 @@ fn read(file: &impl FileExt, file_len: u64, limits: &HeaderLimits) -> Result<Hea
         });
     }
     let mut text = vec![0u8; header_len as usize];
-    file.read_exact_at(&mut text, LENGTH_FIELD).map_err(|error| ReadError::Io("read its header", error))?;
+    file.read_exact_at(&mut text, LENGTH_FIELD).map_err(failed("read its header"))?;
     Header::parse(&text, file_len).map_err(|fault| match other_kind(file, file_len, false) {
         Some(kind) => HeaderFault::NotSafetensors(kind).into(),
         None => fault.into(),
@@ -216,15 +226,18 @@ mod tests {
 
     #[test]
     fn a_file_that_shrinks_while_it_is_read_is_an_error() {
-        let mut file = file(ONE, 8, 1000);
-        let promised = file.bytes.len() as u64;
-        file.bytes.truncate(30);
-        match read(&file, promised, &HeaderLimits::default()) {
-            Err(ReadError::Io(doing, error)) => {
-                assert_eq!(doing, "read its header");
-                assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        let promised = file(ONE, 8, 1000).bytes.len() as u64;
+        // Within the header's text, and within its length.
+        for left in [30, 5, 0] {
+            let mut file = file(ONE, 8, 1000);
+            file.bytes.truncate(left);
+            match read(&file, promised, &HeaderLimits::default()) {
+                Err(ReadError::Fault(fault)) => {
+                    assert_eq!(fault, HeaderFault::HeaderCutShort { file_len: promised });
+                    assert!(fault.to_string().contains("load it again"), "{fault}");
+                }
+                other => panic!("{other:?}"),
             }
-            other => panic!("{other:?}"),
         }
     }
 
