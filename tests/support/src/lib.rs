@@ -43,7 +43,7 @@ pub fn workspace() -> &'static Path {
 /// The build folder: the one this test's program lies in, else `target` in the workspace.
 pub fn build_folder() -> PathBuf {
     let program = std::env::current_exe().expect("this program's path");
-    // target/debug/deps/test-0123456789abcdef
-    let above = program.ancestors().skip(3).find(|folder| folder.join("CACHEDIR.TAG").is_file());
+    // target/debug/deps/test-0123456789abcdef, or target/release/soak
+    let above = program.ancestors().skip(1).find(|folder| folder.join("CACHEDIR.TAG").is_file());
     above.map_or_else(|| workspace().join("target"), Path::to_path_buf)
 }

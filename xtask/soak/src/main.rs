@@ -37,13 +37,14 @@ use verdict::Verdict;
 struct Arguments {
     /// Only these scenarios
     names: Vec<String>,
-    /// Loads of each row, where its seconds allow
-    #[arg(long, default_value_t = 200)]
-    loads: u64,
-    /// Seconds of loading that each row may take at most; four times as many where the scenario is about the number of loads
-    #[arg(long, default_value_t = 6.0)]
-    seconds: f64,
-    /// Only one way of loading for each destination
+    /// Loads of each row, where its seconds allow: 200, or 20 in the short form
+    #[arg(long)]
+    loads: Option<u64>,
+    /// Seconds of loading that each row may take at most: 6, or 0.5 in the short form; four times as many where the scenario is
+    /// about the number of loads
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Only one way of loading for each destination, and fewer loads
     #[arg(long)]
     short: bool,
     /// Where the models are made: a folder on a disk; the build folder unless said
@@ -78,7 +79,13 @@ fn main() -> anyhow::Result<()> {
     let start = Instant::now();
     let folder = arguments.folder.clone().unwrap_or_else(|| test_support::build_folder().join("tmp"));
     std::fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
-    let plan = Plan { folder, loads: arguments.loads, seconds: arguments.seconds, short: arguments.short };
+    let (loads, seconds) = if arguments.short { (20, 0.5) } else { (200, 6.0) };
+    let plan = Plan {
+        folder,
+        loads: arguments.loads.unwrap_or(loads),
+        seconds: arguments.seconds.unwrap_or(seconds),
+        short: arguments.short,
+    };
     let mut rows: Vec<Row> = Vec::new();
     for scenario in scenario::ALL {
         if !arguments.names.is_empty() && !arguments.names.iter().any(|name| name == scenario.name) {

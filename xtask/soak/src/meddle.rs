@@ -5,7 +5,8 @@ use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,55 @@ impl Meddling {
     }
 }
 
+/// How many writes to a model's file have ended: a number in a file beside it, kept by who writes and read by who loads.
+pub(crate) struct Writes(File);
+
+impl Writes {
+    pub(crate) fn of(model: &Model) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let path = model.path.with_extension("writes");
+        options.read(true).write(true).create(true).truncate(false).open(path).map(Self)
+    }
+
+    fn so_far(&self) -> u64 {
+        let mut count = [0; 8];
+        // Not there yet is none yet.
+        let _ = self.0.read_at(&mut count, 0);
+        u64::from_le_bytes(count)
+    }
+
+    fn one_more(&self) -> io::Result<()> {
+        self.0.write_all_at(&(self.so_far() + 1).to_le_bytes(), 0)
+    }
+}
+
+/// Looks at the count whenever bytes of a load have arrived.
+///
+/// A writer may rest in the midst of its work for as long as a load takes. Then the file has two versions and does not change,
+/// which no reader can notice; a write that begins and ends while a load runs is noticed, or the load is wrong.
+pub(crate) struct Watch {
+    writes: Writes,
+    first: OnceLock<u64>,
+    last: AtomicU64,
+}
+
+impl Watch {
+    pub(crate) fn of(model: &Model) -> io::Result<Self> {
+        Ok(Self { writes: Writes::of(model)?, first: OnceLock::new(), last: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn look(&self) {
+        let count = self.writes.so_far();
+        self.first.get_or_init(|| count);
+        self.last.fetch_max(count, Ordering::Relaxed);
+    }
+
+    /// Whether a write certainly began and ended between the first look and the last: of two that ended, the second one did.
+    pub(crate) fn saw_a_write(&self) -> bool {
+        self.first.get().is_some_and(|first| self.last.load(Ordering::Relaxed) >= first + 2)
+    }
+}
+
 /// Bytes of one write in place.
 const CHUNK: usize = 64 << 10;
 
@@ -50,6 +100,7 @@ pub(crate) fn meddle(what: Meddling, model: &Model, stop: &AtomicBool) -> io::Re
         }
         _ => Vec::new(),
     };
+    let writes = Writes::of(model)?;
     let mut dropped = Instant::now();
     let mut count = 0;
     while what != Meddling::Nothing && !stop.load(Ordering::Relaxed) {
@@ -68,8 +119,8 @@ pub(crate) fn meddle(what: Meddling, model: &Model, stop: &AtomicBool) -> io::Re
                 continue;
             }
             Meddling::Append => append(path)?,
-            Meddling::Truncate => truncate(path, &whole[0])?,
-            Meddling::Rewrite => rewrite(path, &whole[(count % 2) as usize], count % 4 < 2)?,
+            Meddling::Truncate => truncate(path, &whole[0], &writes)?,
+            Meddling::Rewrite => rewrite(path, &whole[(count % 2) as usize], count % 4 < 2, &writes)?,
             Meddling::Replace => replace(path, &whole[(count % 2) as usize])?,
             Meddling::ReplaceSet => {
                 let version = (count % 2) as u32;
@@ -100,25 +151,26 @@ fn append(path: &Path) -> io::Result<()> {
     file.set_len(len)
 }
 
-fn truncate(path: &Path, whole: &[u8]) -> io::Result<()> {
+fn truncate(path: &Path, whole: &[u8], writes: &Writes) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
     let half = whole.len() / 2;
     file.set_len(half as u64)?;
     thread::sleep(Duration::from_millis(1));
     // First it is as long as it was, and all zeros.
     file.set_len(whole.len() as u64)?;
-    write_from(&file, whole, half)
+    write_from(&file, whole, half, writes)
 }
 
-fn rewrite(path: &Path, whole: &[u8], from_nothing: bool) -> io::Result<()> {
+fn rewrite(path: &Path, whole: &[u8], from_nothing: bool, writes: &Writes) -> io::Result<()> {
     let file = OpenOptions::new().write(true).truncate(from_nothing).open(path)?;
-    write_from(&file, whole, 0)
+    write_from(&file, whole, 0, writes)
 }
 
-fn write_from(file: &File, whole: &[u8], from: usize) -> io::Result<()> {
+fn write_from(file: &File, whole: &[u8], from: usize, writes: &Writes) -> io::Result<()> {
     let mut at = from;
     for chunk in whole[from..].chunks(CHUNK) {
         file.write_all_at(chunk, at as u64)?;
+        writes.one_more()?;
         at += chunk.len();
     }
     Ok(())

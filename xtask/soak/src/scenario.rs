@@ -143,7 +143,8 @@ pub(crate) const ALL: &[Scenario] = &[
         about: "16 models loaded by 16 threads of one process",
         models: 16,
         shards: 1,
-        ways: &[CPU_AUTO, CPU_URING, GPU_AUTO, GPU_URING, GDS, GDS_BATCHES],
+        // Sixteen windows at once are more than the GPU lets be pinned: what is refused one goes by another path.
+        ways: &[CPU_AUTO, CPU_URING, GPU_AUTO, GPU_URING, GDS_AUTO],
         ..PLAIN
     },
     Scenario {

@@ -42,7 +42,7 @@ pub(crate) struct Spec {
 pub(crate) enum Errors {
     /// None.
     None,
-    /// The file changed; or none, where the change and the load missed each other.
+    /// The file changed; or none, where the change and the load missed each other, or its writer rested half way all the while.
     MayChange,
     /// Each load fails, with these words in its message.
     Each(String),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::child::warm_up;
+use crate::child::{TRIM_THRESHOLD, warm_up};
 use crate::sample::Sample;
 use crate::spec::Findings;
 
@@ -45,11 +45,11 @@ impl Verdict {
 /// slots of one load take, 64 MiB.
 const MOST_PER_LOAD: f64 = (64 << 20) as f64 / 10_000.0;
 
-/// What the C library's allocator keeps without being asked: each of its arenas, eight for each core, gives memory back when
-/// 128 KiB of it are free (mallopt(3): `M_ARENA_MAX`, `M_TRIM_THRESHOLD`).
+/// What the C library's allocator keeps without being asked: what each of its arenas, eight for each core, may hold free
+/// (mallopt(3): `M_ARENA_MAX`, `M_TRIM_THRESHOLD`).
 fn kept_by_the_allocator() -> f64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    (cores * 8 * (128 << 10)) as f64
+    (cores * 8) as f64 * f64::from(TRIM_THRESHOLD)
 }
 
 /// Whether memory, descriptors and threads are what they were after the warm-up; what is not.
