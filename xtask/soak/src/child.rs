@@ -15,6 +15,7 @@ use crate::oracle;
 use crate::provoke::{self, Provoked};
 use crate::sample::Sample;
 use crate::spec::{Engine, Errors, Findings, Spec};
+use crate::verdict::steady_threads;
 
 /// How long threads that have been joined may take to leave /proc.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -81,9 +82,9 @@ pub(crate) fn run(spec: &Spec) -> Result<Findings> {
     Ok(findings)
 }
 
-/// A last look, once there are no more threads than there were after the warm-up, or there is no hope of that.
+/// A last look, once there are no more threads than the fewest there have been between loads, or there is no hope of that.
 fn settled(findings: &Findings) -> Result<Sample> {
-    let threads = findings.warm().map_or(0, |sample| sample.threads);
+    let threads = steady_threads(&findings.samples);
     let begin = Instant::now();
     loop {
         let now = Sample::now(findings.loads)?;
