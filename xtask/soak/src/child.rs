@@ -10,11 +10,12 @@ use cuda_staging::{Device, Region};
 use gds_loader::{Backend, Engine as ReadsBy, Error, ErrorKind, Loader, PathKind};
 
 use crate::meddle::Watch;
-use crate::model::Model;
+use crate::model::{LONGEST, Model};
 use crate::oracle;
 use crate::provoke::{self, Provoked};
 use crate::sample::Sample;
 use crate::spec::{Engine, Errors, Findings, Spec};
+use crate::verdict::steady_threads;
 
 /// How long threads that have been joined may take to leave /proc.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -41,10 +42,12 @@ pub(crate) fn run(spec: &Spec) -> Result<Findings> {
     keep_little_free_memory();
     let device = if spec.gpu { Device::cuda(0)? } else { Device::cpu() };
     let loader = loader(spec, &device)?;
+    // What is compared is copied here, from the first look on: it is ours, and no load's.
+    let longest = if spec.gpu { LONGEST } else { 0 };
+    let mut buffers = vec![vec![0x5a; longest]; spec.models.len()];
     let mut findings = Findings { start: Some(Sample::now(0)?), ..Findings::default() };
     let at_once = spec.models.len() as u64;
     let begin = Instant::now();
-    let mut buffers: Vec<Vec<u8>> = vec![Vec::new(); spec.models.len()];
     for round in 0.. {
         match (spec.models.as_slice(), buffers.as_mut_slice()) {
             ([model], [buffer]) => findings.add(load(spec, &loader, model, round, buffer)),
@@ -79,9 +82,9 @@ pub(crate) fn run(spec: &Spec) -> Result<Findings> {
     Ok(findings)
 }
 
-/// A last look, once there are no more threads than there were after the warm-up, or there is no hope of that.
+/// A last look, once there are no more threads than the fewest there have been between loads, or there is no hope of that.
 fn settled(findings: &Findings) -> Result<Sample> {
-    let threads = findings.warm().map_or(0, |sample| sample.threads);
+    let threads = steady_threads(&findings.samples);
     let begin = Instant::now();
     loop {
         let now = Sample::now(findings.loads)?;

@@ -24,7 +24,7 @@ pub(crate) struct Model {
 }
 
 /// The longest tensor: more than a read, less than a slot's worth of them.
-const LONGEST: usize = 3 << 20;
+pub(crate) const LONGEST: usize = 3 << 20;
 
 impl Model {
     /// The names and lengths of a shard's tensors, in the order of their bytes.

@@ -120,6 +120,7 @@ fn fill(scenario: &Scenario, way: &Way, plan: &Plan, figures: &mut Figures) -> R
         backend: way.backend.to_owned(),
         engine: way.engine,
         batches: way.batches,
+        foreign_threads: way.cufile == CuFile::Nvidia,
         no_io_uring: scenario.pressure == Pressure::IoUring,
         loads: plan.loads.div_ceil(scenario.processes as u64),
         // Loads are quick, and are to meet what others do to their files.
@@ -241,7 +242,7 @@ fn judge_children(ended: &[Result<Finished, String>], figures: &mut Figures, spe
         };
         match findings {
             Ok(findings) => {
-                problems.extend(verdict::flatness(&findings));
+                problems.extend(verdict::flatness(&findings, spec.foreign_threads));
                 figures.look(&findings);
                 sum.add(findings);
             }

@@ -27,6 +27,8 @@ pub(crate) struct Spec {
     pub(crate) engine: Engine,
     /// By cuFile's batches.
     pub(crate) batches: bool,
+    /// Its libcufile keeps as many threads as it likes.
+    pub(crate) foreign_threads: bool,
     /// io_uring is refused to it.
     pub(crate) no_io_uring: bool,
     pub(crate) loads: u64,
