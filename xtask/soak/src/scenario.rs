@@ -185,8 +185,8 @@ pub(crate) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "few-files",
-        about: "64 descriptors for a model of 20 shards",
-        pressure: Pressure::Descriptors(64),
+        about: "128 descriptors for a model of 20 shards, which stay open",
+        pressure: Pressure::Descriptors(128),
         shards: 20,
         shard_bytes: MIB,
         many: false,
