@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::facts::{FileFacts, Places, Root};
 use crate::plan::{Landing, Piece, Plan, Scatter};
 use crate::policy::{Backend, CuFilePaths, Memory, Route, Terms};
+use crate::source::ShardFile;
 use crate::transport::PathKind;
 
 /// Bytes of a piece.
@@ -24,7 +25,7 @@ const APART: u64 = 80 << 20;
 
 /// A file of so many pieces, each byte its piece's number from 1 on, and the load of it.
 struct Load {
-    file: Arc<File>,
+    file: File,
     routes: Vec<Route>,
     plan: Plan,
 }
@@ -34,7 +35,6 @@ impl Load {
         let mut file = tempfile::tempfile().unwrap();
         let bytes: Vec<u8> = (0..pieces).flat_map(|piece| [piece as u8 + 1; LEN as usize]).collect();
         file.write_all(&bytes).unwrap();
-        let file = Arc::new(file);
         let facts = FileFacts::at(&file, pieces * LEN, &Places::new(Root::system()));
         let terms = Terms {
             backend: Backend::Only(PathKind::Buffered),
@@ -43,7 +43,8 @@ impl Load {
             share: false,
             keep_pages: true,
         };
-        let route = Route::open("model".as_ref(), &file, &facts, &terms).unwrap();
+        let kept = ShardFile::kept(file.try_clone().unwrap());
+        let route = Route::open("model".as_ref(), &kept, None, &facts, &terms).unwrap();
         let each = |index: u64| Piece {
             file: 0,
             extent: index * LEN..(index + 1) * LEN,
