@@ -235,7 +235,7 @@ impl SourceError {
         matches!(self, SourceError::NotFound { .. })
     }
 
-    pub(super) fn io(path: &Path, doing: &'static str, source: io::Error) -> SourceError {
+    pub(crate) fn io(path: &Path, doing: &'static str, source: io::Error) -> SourceError {
         SourceError::Io { path: path.to_owned(), doing, source }
     }
 }

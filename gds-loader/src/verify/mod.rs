@@ -10,7 +10,7 @@ mod stream;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use crate::error::{Error, Result};
 use crate::facts;
@@ -51,6 +51,8 @@ struct Found {
     path: PathBuf,
     file: ShardFile,
     layout: FileLayout,
+    /// When it was last written to, as of before its header was read.
+    modified: SystemTime,
 }
 
 impl Verifier {
@@ -100,7 +102,7 @@ impl Verifier {
         for shard in source.shards {
             let name = name_of(&source.origin, &shard.path);
             let layout = FileLayout::safetensors(name, &shard.header);
-            files.push(Found { path: shard.path, file: shard.file, layout });
+            files.push(Found { path: shard.path, file: shard.file, layout, modified: shard.modified });
         }
         if let Origin::Index(index) = &source.origin {
             files.push(other(index, &source.origin)?);
@@ -166,7 +168,12 @@ impl Verifier {
                         None => FileLayout { len: found.len, ..FileLayout::recorded(recorded) },
                     };
                     differences.extend(recorded.compare_layout(&layout));
-                    files.push(Found { path: found.path, file: found.file, layout });
+                    files.push(Found {
+                        path: found.path,
+                        file: found.file,
+                        layout,
+                        modified: found.modified,
+                    });
                 }
                 Err(SourceError::NotFound { .. }) => {
                     differences.push(Difference::of_file(&recorded.name, What::Missing));
@@ -223,6 +230,7 @@ struct Opened {
     path: PathBuf,
     file: ShardFile,
     len: u64,
+    modified: SystemTime,
     /// None where it cannot be read, and for what is not safetensors.
     header: Option<Header>,
 }
@@ -231,10 +239,9 @@ struct Opened {
 fn find(path: PathBuf, plain: bool, keeping: &Keeping) -> Result<(Opened, Option<SourceError>), SourceError> {
     let _turn = keeping.turn();
     let file = open_regular(&path)?;
-    let metadata = file.metadata();
-    let len = metadata
-        .map_err(|source| SourceError::Io { path: path.clone(), doing: "ask for its length", source })?
-        .len();
+    let known = file.metadata().and_then(|metadata| Ok((metadata.len(), metadata.modified()?)));
+    let (len, modified) =
+        known.map_err(|error| SourceError::io(&path, "ask for its length and when it was written", error))?;
     let header = if plain && path.extension().is_none_or(|extension| extension != "safetensors") {
         Ok(None)
     } else {
@@ -247,14 +254,14 @@ fn find(path: PathBuf, plain: bool, keeping: &Keeping) -> Result<(Opened, Option
     let file = keeping.keep(file, &path);
     let file =
         file.map_err(|source| SourceError::Io { path: path.clone(), doing: "ask which file it is", source })?;
-    Ok((Opened { path, file, len, header }, fault))
+    Ok((Opened { path, file, len, modified, header }, fault))
 }
 
 /// The index, which is read as it is.
 fn other(path: &Path, origin: &Origin) -> Result<Found> {
     let (opened, _) = find(path.to_path_buf(), true, &Keeping::of(path, 1)?)?;
     let layout = FileLayout::other(name_of(origin, path), opened.len);
-    Ok(Found { path: opened.path, file: opened.file, layout })
+    Ok(Found { path: opened.path, file: opened.file, layout, modified: opened.modified })
 }
 
 fn unreadable(file: &str, error: &SourceError) -> Difference {

@@ -101,11 +101,10 @@ pub(super) fn read(verifier: &Verifier, path: &Path, files: &[Found], builder: &
     let places = Places::new(root);
     let open = |found: &Found| {
         let file = found.file.open_at(&found.path)?;
-        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
         let facts = FileFacts::at(&file, found.layout.len, &places);
         // It may be opened again now.
         drop(file);
-        Ok((Route::open(&found.path, &found.file, modified, &facts, &terms)?, facts))
+        Ok((Route::open(&found.path, &found.file, Some(found.modified), &facts, &terms)?, facts))
     };
     let opened: Result<Vec<(Route, FileFacts)>> = in_parallel(|| files.par_iter().map(open).collect());
     let (mut routes, facts): (Vec<Route>, Vec<FileFacts>) = opened?.into_iter().unzip();
@@ -211,6 +210,10 @@ fn read_one(shared: &Shared<'_>, ring: &mut Ring, extent: &Extent) -> Result<(Pa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::FileLayout;
+    use crate::source::ShardFile;
+    use std::fs::File;
+    use std::time::Duration;
 
     fn listed(lens: &[u64]) -> Vec<(usize, Range<u64>)> {
         let extents = Extents::new(lens.iter().copied(), 10);
@@ -235,5 +238,22 @@ mod tests {
         let last = extents.get((3 << 41) - 1).unwrap();
         assert_eq!((last.file, last.range.end), (2, 1 << 63));
         assert!(extents.get(3 << 41).is_none());
+    }
+    #[test]
+    fn a_file_written_to_since_its_header_was_read_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        std::fs::write(&path, [1; 100]).unwrap();
+        let failure = |since: Duration| {
+            let file = File::open(&path).unwrap();
+            let modified = file.metadata().unwrap().modified().unwrap() - since;
+            let layout = FileLayout::other("a.safetensors", 100);
+            let found = Found { path: path.clone(), file: ShardFile::kept(file), layout, modified };
+            let builder = Builder::new(vec![found.layout.clone()]);
+            read(&Verifier::new(), &path, &[found], &builder).unwrap().failures.remove(0)
+        };
+        assert!(failure(Duration::ZERO).is_none());
+        let error = failure(Duration::from_millis(1));
+        assert!(matches!(error, Some(Error::Rewritten { .. })), "{error:?}");
     }
 }
