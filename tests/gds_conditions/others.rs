@@ -1,0 +1,125 @@
+//! Others in the process that use the same driver.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use gds_loader::cufile::{Driver, Mode};
+use gds_loader::{Backend, Error, ErrorKind, GdsProof, PathKind};
+use test_support::cufile_sim;
+
+use crate::bed::{LATE_COPIES, REAL, Sample, as_another_user, forced, loader, on_both, proof, reasons, with};
+
+#[test]
+fn another_user_closes_the_driver_in_the_middle() {
+    let test = "others::another_user_closes_the_driver_in_the_middle";
+    on_both(test, &LATE_COPIES, || {
+        let sample = Sample::new(test);
+        let closing = with(&loader(Backend::Auto), || as_another_user("cuFileDriverClose_v2"));
+        let model = closing.load(sample.path()).unwrap();
+        sample.check(&model);
+        let report = model.report();
+        let by_gds = report.paths.get(PathKind::Gds);
+        assert!(by_gds > 0 && by_gds < report.bytes, "{report:?}");
+        assert!(!report.fallbacks.is_empty());
+        assert!(reasons(report).iter().all(|reason| reason.contains("another user")), "{report:?}");
+        // The counters went with the driver.
+        assert_eq!(proof(report), Some(GdsProof::Unverified), "{report:?}");
+
+        // The next load opens it again.
+        let model = loader(Backend::Auto).load(sample.path()).unwrap();
+        sample.check(&model);
+        assert_eq!(model.report().paths.get(PathKind::Gds), model.report().bytes);
+
+        let closing = with(&forced(), || as_another_user("cuFileDriverClose_v2"));
+        let error = closing.load(sample.path()).unwrap_err();
+        assert!(matches!(error, Error::Unavailable { by: PathKind::Gds, .. }), "{error:?}");
+        assert!(error.to_string().contains("another user"), "{error}");
+
+        // Closed, and opened again by them: our handles are of before.
+        let reopened = with(&loader(Backend::Auto), || {
+            as_another_user("cuFileDriverClose_v2");
+            as_another_user("cuFileDriverOpen");
+        });
+        let model = reopened.load(sample.path()).unwrap();
+        sample.check(&model);
+        assert!(reasons(model.report()).iter().all(|reason| reason.contains("5027")), "{:?}", model.report());
+        assert!(!model.report().fallbacks.is_empty());
+    });
+}
+
+/// With batches in flight: whatever they still write to stays, and the load says why it ended.
+#[test]
+fn another_user_closes_the_driver_under_a_batch() {
+    let test = "others::another_user_closes_the_driver_under_a_batch";
+    let outcome = cufile_sim::simulation(test).settings(&[&[REAL], &LATE_COPIES[..]].concat()).run(|| {
+        let sample = Sample::new(test);
+        for backend in [Backend::Auto, Backend::Only(PathKind::Gds)] {
+            let loader = loader(backend).cufile_batches(true);
+            match with(&loader, || as_another_user("cuFileDriverClose_v2")).load(sample.path()) {
+                Ok(model) => sample.check(&model),
+                Err(error) => assert!(error.to_string().contains("another user"), "{error}"),
+            }
+            let model = loader.load(sample.path()).unwrap();
+            sample.check(&model);
+            assert_eq!(model.report().paths.get(PathKind::Gds), model.report().bytes);
+        }
+    });
+    outcome.inspect(|outcome| assert!(outcome.finished, "{outcome}"));
+}
+
+/// Whoever comes second gets what he asked for or is told why not; loads in the mode that is open go on.
+#[test]
+fn one_process_has_one_mode() {
+    let test = "others::one_process_has_one_mode";
+    on_both(test, &[], || {
+        let sample = Sample::new(test);
+        sample.check(&forced().load(sample.path()).unwrap());
+        let error = loader(Backend::Only(PathKind::GdsCompat)).load(sample.path()).unwrap_err();
+        let Error::Unavailable { by: PathKind::GdsCompat, reason, .. } = &error else { panic!("{error:?}") };
+        assert!(reason.contains("one process for each mode"), "{reason}");
+        sample.check(&loader(Backend::Auto).load(sample.path()).unwrap());
+
+        // The other way round, in which `auto` goes on without.
+        Driver::open(Mode::Direct).unwrap().close().map_err(|(_, error)| error).unwrap();
+        let model = loader(Backend::Only(PathKind::GdsCompat)).load(sample.path()).unwrap();
+        sample.check(&model);
+        assert_eq!(model.report().paths.get(PathKind::GdsCompat), model.report().bytes);
+        let model = loader(Backend::Auto).load(sample.path()).unwrap();
+        sample.check(&model);
+        assert_eq!(model.report().paths.get(PathKind::Gds), 0);
+        assert!(model.report().gds.as_ref().is_some_and(|gds| gds.reason.as_ref().unwrap().contains("mode")));
+        assert_eq!(forced().load(sample.path()).unwrap_err().kind(), ErrorKind::Unavailable);
+    });
+}
+
+/// Loads at the same time share the driver, each with a window of its own; one that is given up leaves the others alone.
+#[test]
+fn many_loads_at_once() {
+    let test = "others::many_loads_at_once";
+    on_both(test, &[&LATE_COPIES[..], &[("CUDA_SIM_BAR1", "1GiB")]].concat(), || {
+        let sample = Sample::new(test);
+        let cancelled = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|number| {
+                    let (sample, cancelled) = (&sample, &cancelled);
+                    scope.spawn(move || {
+                        if number == 3 {
+                            let token = gds_loader::CancelToken::new();
+                            let cancel = token.clone();
+                            let loader = with(&forced().cancel(token), move || cancel.cancel());
+                            let error = loader.load(sample.path()).unwrap_err();
+                            assert_eq!(error.kind(), ErrorKind::Cancelled);
+                            return cancelled.store(true, Ordering::Relaxed);
+                        }
+                        sample.check(
+                            &forced().threads(3).cufile_batches(number == 2).load(sample.path()).unwrap(),
+                        );
+                    })
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert!(cancelled.load(Ordering::Relaxed));
+    });
+}
