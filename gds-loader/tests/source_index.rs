@@ -140,3 +140,20 @@ fn files_are_sorted_and_tensors_keep_the_order_of_the_text() {
     assert_eq!(index.position("m"), Some((2, 1)));
     assert_eq!(index.position("q"), None);
 }
+
+/// A file of sysfs says that it has a page and ends after a few bytes, as one that is cut off while it is read.
+#[test]
+fn an_index_that_ends_early_is_invalid_data_and_says_what_to_do() {
+    let test = "an_index_that_ends_early_is_invalid_data_and_says_what_to_do";
+    let longer = Path::new("/sys/kernel/uevent_seqnum");
+    match (std::fs::metadata(longer), std::fs::read(longer)) {
+        (Ok(metadata), Ok(bytes)) if metadata.len() > bytes.len() as u64 => {}
+        _ => return test_support::not_run(test, "there is no sysfs here"),
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors.index.json");
+    std::os::unix::fs::symlink(longer, &path).unwrap();
+    let error = Source::open(&path).unwrap_err();
+    assert!(error.is_invalid_data(), "{error}");
+    assert!(error.to_string().contains("load it again when its writer is done"), "{error}");
+}

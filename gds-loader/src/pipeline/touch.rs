@@ -86,8 +86,7 @@ impl Shared {
             }
             let first_part = |piece: &Piece| work.plan.parts[piece.parts.start].clone();
             let part = first_part(&pieces[queue.touched]);
-            // Parts lie in the destination in the order of their pieces.
-            if part.start.saturating_sub(first_part(front).start) <= AHEAD {
+            if distance(first_part(front).start, part.start, work.plan.bytes) <= AHEAD {
                 queue.touched += 1;
                 return Some(part);
             }
@@ -96,10 +95,24 @@ impl Shared {
     }
 }
 
+/// How far a part at `to` is ahead of one at `from`, in a destination of some `bytes` bytes: parts lie there in the order of their
+/// pieces, but where a load begins in the middle, since others read the same files, its beginning comes after its end.
+fn distance(from: u64, to: u64, bytes: u64) -> u64 {
+    to.checked_sub(from).unwrap_or_else(|| to.saturating_add(bytes).saturating_sub(from))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use cuda_staging::Device;
+
+    #[test]
+    fn what_comes_after_the_end_is_as_far_as_what_lies_between() {
+        let bytes = 10 * AHEAD;
+        assert_eq!(distance(3 * AHEAD, 4 * AHEAD, bytes), AHEAD);
+        assert_eq!(distance(3 * AHEAD, 0, bytes), 7 * AHEAD, "that is read last, and not touched first");
+        assert_eq!(distance(9 * AHEAD, 0, bytes), AHEAD);
+    }
 
     fn threads(bytes: u64, cores: usize, reading: usize, limit: Option<u64>) -> usize {
         let toucher = Device::cpu().allocate(1, 1).unwrap().toucher();

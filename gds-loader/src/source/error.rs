@@ -221,7 +221,9 @@ impl SourceError {
     /// A checkpoint that lacks files or tensors of its own is invalid data; a path that is not there is not.
     pub fn is_invalid_data(&self) -> bool {
         match self {
-            SourceError::Io { .. } | SourceError::NotFound { .. } | SourceError::Descriptors { .. } => false,
+            // Cut off since its length was asked for.
+            SourceError::Io { source, .. } => source.kind() == io::ErrorKind::UnexpectedEof,
+            SourceError::NotFound { .. } | SourceError::Descriptors { .. } => false,
             SourceError::Format(error) => error.is_invalid_data(),
             SourceError::Shards { faults, .. } => {
                 faults.iter().any(|fault| fault.is_invalid_data() || fault.is_not_found())

@@ -218,8 +218,11 @@ fn open_descriptors() -> u64 {
     entries("/proc/self/fd".as_ref()).map_or(3, |entries| entries.len().saturating_sub(1) as u64)
 }
 
-/// What to do about an error, where there are too many open files.
+/// What to do about an error, where there are too many open files or one was cut off.
 pub(crate) fn advice(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return "; it is shorter than when it was opened: load it again when its writer is done".to_owned();
+    }
     match (error.raw_os_error(), descriptors()) {
         (Some(libc::EMFILE), Some(limit)) => {
             format!("; RLIMIT_NOFILE allows {limit} at once: raise it (ulimit -n)")
