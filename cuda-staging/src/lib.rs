@@ -66,7 +66,8 @@ mod error;
 mod info;
 pub mod limits;
 mod memory;
-#[cfg(all(test, feature = "loom"))]
+#[cfg(test)]
+#[cfg(feature = "loom")]
 mod models;
 mod region;
 mod ring;

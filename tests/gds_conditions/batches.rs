@@ -61,7 +61,8 @@ fn one_failed_event_of_a_batch_is_read_elsewhere() {
 #[test]
 fn reads_of_an_unknown_fate_are_not_waited_for() {
     let test = "batches::reads_of_an_unknown_fate_are_not_waited_for";
-    let scripts = ["batch_submit=5030", "batch_submit@3=5011", "batch_get_status=5030"];
+    let scripts =
+        ["batch_submit=5030", "batch_submit@3=5011", "batch_event=TIMEOUT", "batch_get_status=5030"];
     for (index, script) in scripts.into_iter().enumerate() {
         let settings = [REAL, ("CUDA_SIM_BAR1", "64MiB"), ("CUFILE_SIM_SCRIPT", script)];
         let simulation = cufile_sim::simulation(test).settings(&settings);

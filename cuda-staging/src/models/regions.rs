@@ -33,7 +33,8 @@ fn a_region_is_whole_when_both_workers_have_written_theirs() {
 #[test]
 fn a_part_that_was_cut_on_and_frozen_counts_until_the_last_of_it_is_gone() {
     model(3, Faults::default(), |_| {
-        let (carved, mut parts) = RegionMut::from_vec(vec![0; 4]).carve(&[0..4]).unwrap();
+        let (carved, mut parts) =
+            RegionMut::from_vec(vec![0; 4]).carve(std::slice::from_ref(&(0..4))).unwrap();
         let (mut head, tail) = parts.remove(0).split_at(2).unwrap();
         let frozen = tail.freeze();
         let writer = thread::spawn(move || head.host_bytes_mut().unwrap().fill(3));
@@ -49,7 +50,7 @@ fn whoever_touches_ahead_keeps_the_memory_and_no_part_of_it() {
     model(3, Faults::default(), |_| {
         let region = crate::Device::cpu().allocate(8, 1).unwrap();
         let toucher = region.toucher();
-        let (carved, mut parts) = region.carve(&[0..8]).unwrap();
+        let (carved, mut parts) = region.carve(std::slice::from_ref(&(0..8))).unwrap();
         let touching =
             thread::spawn(move || toucher.as_ref().is_none_or(|toucher: &Toucher| toucher.touch(0..8)));
         parts[0].host_bytes_mut().unwrap().fill(4);

@@ -1,5 +1,6 @@
 //! The front door: a model's files in, tensors in device memory out.
 
+mod account;
 mod destination;
 mod engine;
 mod options;
@@ -27,10 +28,11 @@ use crate::transport::Engine;
 pub use destination::Destination;
 pub(crate) use session::Loaded;
 
+use account::Clock;
 use destination::Space;
 use options::{EXTENT_STEP, Sizes};
 use select::Selection;
-use session::{Clock, Job, Session};
+use session::{Job, Session};
 
 /// Alignment of every tensor on a GPU, in bytes: what cuMemAlloc itself promises and vectorised kernels rely on.
 const GPU_ALIGNMENT: u64 = 256;

@@ -4,71 +4,44 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use cuda_staging::{Device, Region, Toucher, limits};
 use rayon::prelude::*;
 
 use super::Loader;
+use super::account::Clock;
 use super::destination::Space;
 use super::engine::Chosen;
 use super::options::{Reads, Settled};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::facts::{FileFacts, Places, Root, available_memory, last_level_cache};
 use crate::format::Header;
 use crate::manifest::{Check, Segment, Sums};
-use crate::pipeline::{self, Measure, Tally, Touching, Work};
+use crate::pipeline::{self, Measure, Touching, Work};
 use crate::plan::{self, Cut, FileShape, Plan, Wanted};
-use crate::policy::{
-    Backend, CuFilePaths, Memory, Prefetch, Proof, ReadTuning, Route, Terms, Verdict, windows,
-};
-use crate::report::{
-    CacheReport, Choice, DeviceReport, GdsProof, GdsReport, Intervals, LoadReport, Stages, cpu_time,
-    gb_per_s, share_of,
-};
+use crate::policy::{Backend, CuFilePaths, Memory, Prefetch, Proof, ReadTuning, Route, Terms, windows};
+use crate::report::LoadReport;
 use crate::source::{Shard, ShardFile, Source, TensorRef};
 use crate::threads::in_parallel;
 use crate::transport::{PathKind, RegisteredBuffer};
 
-/// When a load began, and how long its stages took.
-pub(crate) struct Clock {
-    start: Instant,
-    lap: Instant,
-    stages: Stages,
-    /// The process's CPU time at the start.
-    cpu: Duration,
-}
-
-impl Clock {
-    /// Starts at the call.
-    pub(crate) fn start() -> Self {
-        let now = Instant::now();
-        Self { start: now, lap: now, stages: Stages::default(), cpu: cpu_time() }
-    }
-
-    /// Adds the time since the last lap to a stage.
-    pub(crate) fn lap(&mut self, stage: impl FnOnce(&mut Stages) -> &mut f64) {
-        *stage(&mut self.stages) += self.lap.elapsed().as_secs_f64();
-        self.lap = Instant::now();
-    }
-}
-
 /// A source whose files are on their paths.
 pub(crate) struct Session {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     headers: Vec<Header>,
     metadata: BTreeMap<String, String>,
-    chosen: Vec<TensorRef>,
-    not_indexed: usize,
+    pub(super) chosen: Vec<TensorRef>,
+    pub(super) not_indexed: usize,
     /// The files that have a chosen tensor.
-    routes: Vec<Route>,
-    facts: Vec<FileFacts>,
+    pub(super) routes: Vec<Route>,
+    pub(super) facts: Vec<FileFacts>,
     /// For each shard its index in `routes`.
     file_of_shard: Vec<u32>,
-    backend: Backend,
-    cufile: CuFilePaths,
+    pub(super) backend: Backend,
+    pub(super) cufile: CuFilePaths,
     memory: Memory,
-    clock: Clock,
+    pub(super) clock: Clock,
 }
 
 /// What is to be done with an opened session.
@@ -250,7 +223,7 @@ impl Session {
         let verify =
             |check: &Check| check.judge(&self.path, sums.as_ref(), job.device, || regions_of(job, &regions));
         let verified = job.check.map(verify).transpose()?;
-        let time = self.clock.start.elapsed();
+        let time = self.clock.elapsed();
         let report = LoadReport { gds, engine, verified, ..self.report(job, &plan, &tally, time) };
         let Self { headers, metadata, chosen, routes, .. } = self;
         let fallbacks = routes.into_iter().flat_map(Route::into_fallbacks).collect();
@@ -309,27 +282,12 @@ impl Session {
     }
 
     /// Why nothing is brought into the page cache ahead of the reads.
-    fn no_prefetch(&self) -> Option<String> {
+    pub(super) fn no_prefetch(&self) -> Option<String> {
         if !self.memory.fits() {
             return Some(self.memory.shortage());
         }
         let stay_open = self.routes.iter().all(|route| route.file().as_kept().is_some());
         (!stay_open).then(|| "there are too few descriptors for all files to stay open".into())
-    }
-
-    /// What was chosen for the files, and why.
-    fn choices(&self) -> Vec<Choice> {
-        let mut choices = Choice::grouped(self.routes.iter().flat_map(Route::choices));
-        if self.backend == Backend::Prefetch {
-            for choice in &mut choices {
-                choice.why = match self.no_prefetch() {
-                    None => "it was asked for, and what it reads is brought into the page cache ahead of it"
-                        .into(),
-                    Some(reason) => format!("it was asked for; nothing is read ahead of it: {reason}"),
-                };
-            }
-        }
-        choices
     }
 
     /// Window slots for the files whose path wants them. Where none can be registered, these files leave that path.
@@ -344,67 +302,6 @@ impl Session {
                 let reason = format!("registering a window: {error}");
                 wanting.try_for_each(|route| route.leave(&reason)).map(|()| Vec::new())
             }
-        }
-    }
-
-    /// Holds the claim that bytes went by `gds` against cuFile's own statistics.
-    fn judge(&self, proof: Option<Proof>, tally: &mut Tally, window_bytes: u64) -> Result<Option<GdsReport>> {
-        let claimed = tally.paths.get(PathKind::Gds);
-        let report = |proof, reason| Some(GdsReport { proof, reason, window_bytes });
-        let Some(proof) = proof.filter(|_| claimed > 0) else {
-            return Ok(self.cufile.refusal().and_then(|reason| report(None, Some(reason.to_owned()))));
-        };
-        Ok(match proof.verdict() {
-            Verdict::Verified => report(Some(GdsProof::Verified), None),
-            Verdict::Unverified(reason) => report(Some(GdsProof::Unverified), Some(reason)),
-            Verdict::Bounced(reads) => {
-                let reason = format!(
-                    "cuFile's statistics say that {reads} of its reads were served by the host, although compatibility mode \
-                     was not allowed"
-                );
-                if self.backend == Backend::Only(PathKind::Gds) {
-                    return Err(Error::Unavailable { path: self.path.clone(), by: PathKind::Gds, reason });
-                }
-                tally.paths.reassign(PathKind::Gds, PathKind::GdsCompat);
-                report(Some(GdsProof::Bounced), Some(reason))
-            }
-        })
-    }
-
-    fn report(&self, job: &Job<'_>, plan: &Plan, tally: &Tally, time: Duration) -> LoadReport {
-        let bytes = if job.measure.reads() { plan.bytes } else { tally.copied_unread };
-        let reads = Intervals::union(tally.reads.iter().copied());
-        let copies = Intervals::union(tally.copies.iter().copied());
-        let before = self.facts.iter().map(|facts| (facts.len, facts.residency));
-        let after = self.routes.iter().map(|route| (route.len(), route.residency()));
-        LoadReport {
-            path: self.path.clone(),
-            device: DeviceReport::of(job.device),
-            files: self.routes.len(),
-            tensors: self.chosen.len(),
-            bytes,
-            seconds: time.as_secs_f64(),
-            gb_per_s: gb_per_s(bytes, time),
-            cpu_s: cpu_time().saturating_sub(self.clock.cpu).as_secs_f64(),
-            paths: tally.paths,
-            fallbacks: Vec::new(),
-            choices: self.choices(),
-            stages: Stages {
-                pin_s: tally.pin.as_secs_f64(),
-                read_s: reads.length().as_secs_f64(),
-                copy_s: copies.length().as_secs_f64(),
-                copy_hidden: copies.share_within(&reads),
-                touch_s: Intervals::union(tally.touches.iter().copied()).length().as_secs_f64(),
-                ..self.clock.stages
-            },
-            copies: tally.copy_calls,
-            cache: CacheReport { resident_before: share_of(before), resident_after: share_of(after) },
-            peak_pinned_bytes: tally.pinned,
-            tensors_not_indexed: self.not_indexed,
-            engine: None,
-            gds: None,
-            verified: None,
-            digests: None,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Reads into windows, kept in flight by cuFile's batches.
 
 use super::in_flight::{Ended, Engine, Read};
-use super::{Landed, Lanes, Tally};
+use super::lanes::Lanes;
+use super::piece::Landed;
+use super::tally::Tally;
 use crate::cufile::Driver;
 use crate::error::{Error, Result};
 use crate::plan::Piece;

@@ -5,7 +5,12 @@ use std::time::Instant;
 
 use cuda_staging::RegionMut;
 
-use super::{Landed, Lanes, Shared, Tally, Work, add_to_sums, count, launch, move_piece, read_piece};
+use super::count;
+use super::lanes::Lanes;
+use super::piece::{Landed, add_to_sums, launch, move_piece, read_piece};
+use super::shared::Shared;
+use super::tally::Tally;
+use super::work::Work;
 use crate::error::{Error, Result};
 use crate::plan::{Landing, Piece};
 use crate::transport::{ReadFailure, Transport};

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use cuda_staging::{Device, Ring, RingOptions, SlotCopy, WindowRing};
 
-use super::{Landed, Tally};
+use super::piece::Landed;
+use super::tally::Tally;
 use crate::error::{Error, Result};
 use crate::transport::RegisteredBuffer;
 

@@ -4,7 +4,12 @@ use std::convert::Infallible;
 
 use cuda_staging::{Ring, limits};
 
-use super::{Landed, Lanes, Shared, Tally, Work, count, launch};
+use super::count;
+use super::lanes::Lanes;
+use super::piece::{Landed, launch};
+use super::shared::Shared;
+use super::tally::Tally;
+use super::work::Work;
 use crate::error::{Error, Result};
 use crate::plan::{Landing, Piece};
 use crate::transport::{Landing as DeviceLanding, Transport};

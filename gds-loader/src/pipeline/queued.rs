@@ -3,7 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use super::in_flight::{Ended, Engine, Read};
-use super::{Landed, Lanes, Shared, Tally, Work, check_arrived, reach};
+use super::lanes::Lanes;
+use super::piece::{Landed, check_arrived};
+use super::scatter::reach;
+use super::shared::Shared;
+use super::tally::Tally;
+use super::work::Work;
 use crate::error::{Error, Result};
 use crate::plan::{Landing, Piece};
 use crate::transport::{Extent, Place, Queue, QueueEnded, Transport};

@@ -20,7 +20,8 @@ use std::time::Instant;
 
 use cuda_staging::Toucher;
 
-use super::{Shared, Work, lock};
+use super::shared::{Shared, lock};
+use super::work::Work;
 use crate::plan::{Landing, Piece};
 
 /// How far ahead of the last piece dealt pages are touched, in bytes: enough for the storage never to wait for one.
