@@ -1,6 +1,5 @@
 //! The project's own chores, one module each. `cargo xtask --help` lists them.
 
-mod asan;
 mod bindgen;
 mod ci;
 mod cufile;
@@ -13,14 +12,20 @@ mod peers;
 #[cfg(test)]
 mod reliability;
 mod results;
+mod sanitize;
 mod sim;
 mod soak;
 mod sweep;
 mod test;
 mod unsafes;
+mod valgrind;
 mod workspace;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
+
+use sanitize::{asan, tsan};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The project's own chores")]
@@ -59,12 +64,27 @@ enum Task {
     Sweep(sweep::Arguments),
     /// Build what the tests need, run them all, count what could not run
     Test(test::Arguments),
+    /// Run the tests of what runs at the same time under ThreadSanitizer, simulators included (needs the source of std)
+    Tsan(tsan::Arguments),
     /// Count what is unsafe, crate by crate, and check that each block says why it is sound
     Unsafes(unsafes::Arguments),
+    /// Run small loads and saves by every path under valgrind's memcheck
+    Valgrind(valgrind::Arguments),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().task {
+fn main() -> ExitCode {
+    match run(Arguments::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Without the backtrace that anyhow would add where RUST_BACKTRACE is set for the tests' sake: it hides what was said before.
+            eprintln!("Error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    match task {
         Task::Asan(arguments) => asan::run(arguments),
         Task::Bindgen(arguments) => bindgen::run(arguments),
         Task::Ci(arguments) => ci::run(arguments),
@@ -79,6 +99,8 @@ fn main() -> anyhow::Result<()> {
         Task::Soak(arguments) => soak::run(arguments),
         Task::Sweep(arguments) => sweep::run(arguments),
         Task::Test(arguments) => test::run(arguments),
+        Task::Tsan(arguments) => tsan::run(arguments),
         Task::Unsafes(arguments) => unsafes::run(arguments),
+        Task::Valgrind(arguments) => valgrind::run(arguments),
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::asan::nightly_host;
+use crate::sanitize::nightly_host;
 use crate::test::in_seconds;
 use crate::workspace;
 use target::{Outcome, Target};

@@ -11,6 +11,9 @@
 //! A copy has one build folder for all, so that a mutant costs one incremental build of what it touches; there are two copies where
 //! there are cores for them, since much of a build keeps only one busy. Every named test must pass on a copy as it is: a test that
 //! fails anyway proves nothing. The first copy does that while the others begin.
+//!
+//! A fault of timing is one that a test may not see each time. A test that passes in spite of its mutant is asked twice more, which
+//! costs no build; where it fails then, the mutant is caught, and is counted as caught by chance.
 
 mod bench;
 mod patch;
@@ -33,6 +36,9 @@ pub(crate) struct Arguments {
     /// How many are tried side by side; by default 2, and 1 on a single core
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
     jobs: Option<u8>,
+    /// How often each test is asked, to find those that notice a fault only by chance
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    times: u32,
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
@@ -40,7 +46,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let mutants = patch::read_all(&workspace::root().join("tests/mutants"), &arguments.names)?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let jobs = arguments.jobs.map_or(cores.min(2), usize::from);
-    let benches = Bench::set_up(jobs.min(mutants.len().max(1)))?;
+    let benches = Bench::set_up(jobs.min(mutants.len().max(1)), arguments.times)?;
     let trial = Trial {
         width: mutants.iter().map(|mutant| mutant.name.len()).max().unwrap_or(0),
         rest: Mutex::new(mutants.iter()),
@@ -62,14 +68,18 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         ended.collect::<Result<()>>()
     })?;
     let count = trial.count.into_inner();
-    let Count { missed, not_tried } = count.map_err(|_| anyhow!("a thread panicked"))?;
+    let Count { missed, by_chance, not_tried } = count.map_err(|_| anyhow!("a thread panicked"))?;
+    for (name, why) in &missed {
+        println!("\nMISSED {name}: {why}");
+    }
     println!(
-        "\n{} mutants, {} missed, {not_tried} not tried, in {}",
+        "\n{} mutants, {} missed, {by_chance} caught by chance, {not_tried} not tried, in {}",
         mutants.len(),
         missed.len(),
         in_seconds(start.elapsed())
     );
-    ensure!(missed.is_empty(), "not caught: {}", missed.join(", "));
+    let names: Vec<_> = missed.iter().map(|(name, _)| *name).collect();
+    ensure!(names.is_empty(), "not caught: {}", names.join(", "));
     Ok(())
 }
 
@@ -83,7 +93,9 @@ struct Trial<'m> {
 
 #[derive(Default)]
 struct Count<'m> {
-    missed: Vec<&'m str>,
+    /// With why: said at the end, where it is found.
+    missed: Vec<(&'m str, String)>,
+    by_chance: usize,
     not_tried: usize,
 }
 
@@ -93,7 +105,7 @@ impl<'m> Trial<'m> {
         while let Some(mutant) = self.next()? {
             let began = Instant::now();
             let verdict = bench.try_mutant(mutant).inspect_err(|_| self.give_up())?;
-            self.report(mutant, &verdict, began)?;
+            self.report(mutant, verdict, began)?;
         }
         Ok(())
     }
@@ -108,16 +120,17 @@ impl<'m> Trial<'m> {
         }
     }
 
-    fn report(&self, mutant: &'m Mutant, verdict: &Verdict, began: Instant) -> Result<()> {
+    fn report(&self, mutant: &'m Mutant, verdict: Verdict, began: Instant) -> Result<()> {
         let mut count = self.count.lock().map_err(|_| anyhow!("a thread panicked"))?;
         let (name, width) = (&mutant.name, self.width);
         let tests = mutant.tests.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         println!("{name:width$}  {:>7}  {verdict:<9}  {tests}", in_seconds(began.elapsed()));
         match verdict {
             Verdict::Caught => {}
-            Verdict::Missed(why) => {
-                println!("{:width$}  {why}", "");
-                count.missed.push(name);
+            Verdict::Missed(why) => count.missed.push((name, why)),
+            Verdict::ByChance(how) => {
+                println!("{:width$}  {how}", "");
+                count.by_chance += 1;
             }
             Verdict::NotTried(why) => {
                 println!("{:width$}  {why}", "");
