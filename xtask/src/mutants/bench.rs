@@ -15,8 +15,6 @@ use crate::workspace;
 /// What came of a mutant.
 pub(super) enum Verdict {
     Caught,
-    /// Its test passed at first and failed when asked again: how often.
-    ByChance(String),
     /// Its test passed, or proved nothing: why.
     Missed(String),
     /// Its test cannot run on this machine: why.
@@ -27,7 +25,6 @@ impl std::fmt::Display for Verdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Caught => "caught",
-            Self::ByChance(_) => "by chance",
             Self::Missed(_) => "MISSED",
             Self::NotTried(_) => "not tried",
         })
@@ -37,8 +34,8 @@ impl std::fmt::Display for Verdict {
 /// How long the tests of one program may take, in seconds, before they count as hanging. Building is not part of it.
 const LIMIT_SECONDS: &str = "300";
 
-/// How often a test is asked that passes in spite of a mutant.
-const ASKED_AT_MOST: u32 = 3;
+/// How often a test is asked that once passed in spite of a mutant: to tell chance from blindness. Either is a miss.
+const ASKED_AFTER_A_MISS: u32 = 3;
 
 /// A copy of the project, and what its tests need.
 pub(super) struct Bench {
@@ -143,17 +140,10 @@ impl Bench {
                 bail!("{program:?} does not compile unmutated:\n{errors}");
             }
             let names: Vec<_> = names.into_iter().collect();
-            let passed = |run: &Run, name: &str| run.results.tests.get(name) == Some(&Outcome::Passed);
-            let mut run = self.run(program, &names)?;
-            let failed: Vec<_> = names.into_iter().filter(|name| !passed(&run, name)).collect();
-            if !failed.is_empty() {
-                // Once more without the others beside it: a test that a busy machine fails still tells a fault from none.
-                println!("failed unmutated at first: {}: {}", program.package, failed.join(", "));
-                run = self.run(program, &failed)?;
-            }
-            for name in failed {
+            let run = self.run(program, &names)?;
+            for name in names {
                 ensure!(
-                    passed(&run, name),
+                    run.results.tests.get(name) == Some(&Outcome::Passed),
                     "test {name:?} of {program:?} does not pass unmutated:\n{}",
                     run.text
                 );
@@ -184,13 +174,12 @@ impl Bench {
     }
 
     fn judge(&self, mutant: &Mutant) -> Result<Verdict> {
-        let mut by_chance = Vec::new();
         for test in &mutant.tests {
             if let Some(errors) = self.build(&test.program)? {
                 return Ok(Verdict::Missed(format!("it does not compile:\n{errors}")));
             }
             let (mut asked, mut noticed) = (0, 0);
-            while asked < self.times || (noticed == 0 && asked < ASKED_AT_MOST) {
+            while asked < self.times || (noticed < asked && asked < ASKED_AFTER_A_MISS) {
                 match self.ask(test, mutant.may_hang)? {
                     Answer::Noticed => noticed += 1,
                     Answer::Passed => {}
@@ -198,20 +187,12 @@ impl Bench {
                 }
                 asked += 1;
             }
-            let name = &test.name;
-            match noticed {
-                0 => {
-                    return Ok(Verdict::Missed(format!(
-                        "{name} passes in spite of it, {asked} times of {asked}"
-                    )));
-                }
-                _ if noticed < asked => {
-                    by_chance.push(format!("{name} notices it {noticed} times of {asked}"));
-                }
-                _ => {}
+            if noticed < asked {
+                let name = &test.name;
+                return Ok(Verdict::Missed(format!("{name} notices it {noticed} times of {asked}")));
             }
         }
-        Ok(if by_chance.is_empty() { Verdict::Caught } else { Verdict::ByChance(by_chance.join("; ")) })
+        Ok(Verdict::Caught)
     }
 
     /// Asks one test, which is built, once.
