@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cuda_staging::Device;
-use gds_loader::cufile::{Driver, Mode};
+use gds_loader::cufile::{Driver, DriverSettings, Mode, SizeParameter};
 use gds_loader::{Backend, Loader, PathKind};
 use gds_support::{Checkpoint, LIBRARY, load, load_well, nvidia};
 use program::{digests, fallbacks, json, paths, run};
 use pypi::real_model;
 use test_support::fixture::{File, payload};
-use test_support::{Simulation, folder, not_run};
+use test_support::{Segment, Simulation, folder, not_run};
 
 const COMPAT: &str = "load --device cuda:0 --backend gds-compat --digest --json";
 
@@ -177,6 +177,44 @@ fn its_statistics_agree_on_the_bytes() {
             assert_eq!((read.bytes - before, read.operations.failed), (report.bytes, 0));
             assert!(level3.posix_reads() > 0 && level3.direct_reads() == 0, "they bounced, and it says so");
             before = read.bytes;
+        }
+    });
+    if let Some(outcome) = outcome {
+        outcome.assert_well();
+    }
+}
+
+/// The library keeps its statistics in shared memory, which stays where the process is killed; and a later process of the same number,
+/// as in a container that starts again, would have none.
+#[test]
+fn what_a_killed_process_left_takes_no_statistics_away() {
+    let test = "what_a_killed_process_left_takes_no_statistics_away";
+    let Some(library) = nvidia(test, "1.20") else { return };
+    let simulation =
+        Simulation::new(test).setting(LIBRARY, library).setting("CUFILE_LOGFILE_PATH", "/dev/null");
+    let outcome = simulation.run(|| {
+        let process = std::process::id();
+        Segment::make(process).lock();
+        let settings = DriverSettings::new().size(SizeParameter::ProfileStats, 3);
+        let driver = settings.clone().open(Mode::Compat).unwrap();
+        assert_eq!(driver.statistics_level().unwrap(), 3);
+        assert!(driver.statistics_level3().is_ok());
+        driver.close().unwrap();
+        assert!(Segment::of(process).is_none(), "closing removes it");
+
+        // What somebody uses, or what the library did not lock, is not the library's, and stays.
+        for is_locked in [true, false] {
+            let others = Segment::make(process);
+            let used = is_locked.then(|| {
+                others.lock();
+                others.attach()
+            });
+            let driver = settings.clone().open(Mode::Compat).unwrap();
+            assert_eq!(driver.statistics_level().unwrap(), 0);
+            driver.close().unwrap();
+            assert!(Segment::of(process).is_some());
+            drop(used);
+            others.remove();
         }
     });
     if let Some(outcome) = outcome {

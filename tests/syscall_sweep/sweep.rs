@@ -65,7 +65,12 @@ impl Sweep {
             let (mut fired, mut kept) = (0, 0);
             for fault in self.faults(&uses) {
                 let (ended, mut findings, seen) = bench.with_fault(fault);
-                let Some(hit) = seen.hit else { continue };
+                let Some(hit) = seen.hit else {
+                    if seen.uses.iter().all(|(call, _)| *call != fault.call) {
+                        table.absent(fault.call, fault.effect);
+                    }
+                    continue;
+                };
                 fired += 1;
                 table.fired(fault.call, fault.effect, ended.as_ref());
                 let failed = !matches!(ended, Some(Ended::Right(_)));

@@ -2,13 +2,14 @@
 //!
 //! The library keeps one driver per process, whose mode is fixed when it opens. So the first use decides, later ones
 //! share it, and it stays open until somebody says [`Driver::close`]: closing it from a destructor at exit, with CUDA
-//! torn down already, has crashed programs.
+//! torn down already, has crashed programs. What it would leave on the machine then is removed without it (`segment`).
 //!
 //! Opening is the one call that is known not to return (NVIDIA's 1.20 where `/proc/modules` is missing), so it is looked
 //! at first whether it can, and it runs on a thread of its own with a limit. A time-out is remembered: that thread spins
 //! on, and a second attempt would only spin too.
 
 mod open;
+mod segment;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,7 @@ use super::library::Library;
 use super::settings::DriverSettings;
 
 pub(super) use open::bounded;
+pub(super) use segment::remove_own;
 
 /// How the driver moves bytes, for the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,6 +110,11 @@ impl Driver {
     /// mode only means that nvidia-fs answered.
     pub fn is_compat_ruled_out(&self) -> bool {
         self.inner.compat_ruled_out
+    }
+
+    /// Why no statistics are kept though they were asked for, where that can be seen.
+    pub(crate) fn obstacle_to_statistics(&self) -> Option<String> {
+        segment::obstacle()
     }
 
     /// How long opening took.

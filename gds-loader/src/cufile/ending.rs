@@ -1,13 +1,15 @@
 //! The end of the process, while other threads read.
 //!
 //! NVIDIA's library takes down what its transfers use in a destructor, and transfers of other threads then crash (seen with 1.20).
-//! So those that run are waited for before, a little, and no new one begins.
+//! So those that run are waited for before, a little, and no new one begins. Then its statistics are taken off the machine.
 
 use std::process;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use super::driver;
 
 /// How long transfers are waited for: one that hangs is no reason for the process to stay.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -16,20 +18,32 @@ static IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 static ENDING: AtomicBool = AtomicBool::new(false);
 /// The thread that ends the process, as pthread_self gives it: what it calls in destructors of its own must not wait for itself.
 static ENDED_BY: AtomicUsize = AtomicUsize::new(0);
+static STATISTICS: AtomicBool = AtomicBool::new(false);
 /// The process that counts; in the child of a fork nobody else runs.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// A transfer, from before the call of the library until after it.
 pub(super) struct Transferring(());
 
-/// Begins a transfer. Does not return where the process is ending.
-pub(super) fn transferring() -> Transferring {
+/// Has [`at_exit`] called.
+fn install() {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
         PROCESS.store(process::id(), Ordering::Relaxed);
         // SAFETY: the handler takes and returns nothing, and cannot panic. Where there is no room for it, all is as without.
         unsafe { libc::atexit(at_exit) };
     });
+}
+
+/// The library keeps statistics for this process from now on; they are removed when it ends.
+pub(super) fn statistics_are_kept() {
+    install();
+    STATISTICS.store(true, Ordering::SeqCst);
+}
+
+/// Begins a transfer. Does not return where the process is ending.
+pub(super) fn transferring() -> Transferring {
+    install();
     IN_FLIGHT.fetch_add(1, Ordering::SeqCst);
     let transfer = Transferring(());
     if ENDING.load(Ordering::SeqCst) && ENDED_BY.load(Ordering::SeqCst) != this_thread() {
@@ -62,5 +76,8 @@ extern "C" fn at_exit() {
     let start = Instant::now();
     while IN_FLIGHT.load(Ordering::SeqCst) > 0 && start.elapsed() < LIMIT {
         thread::sleep(Duration::from_millis(1));
+    }
+    if STATISTICS.load(Ordering::SeqCst) {
+        driver::remove_own();
     }
 }

@@ -101,6 +101,11 @@ impl DriverSettings {
         self.limit.or_else(from_environment).unwrap_or(OPEN_LIMIT)
     }
 
+    /// Whether statistics are asked for from the start.
+    pub(super) fn gathers_statistics(&self) -> bool {
+        self.sizes.get(SizeParameter::ProfileStats.name()).is_some_and(|(_, level)| *level > 0)
+    }
+
     /// Refuses what cannot be meant.
     pub(super) fn validate(&self) -> CuFileResult<()> {
         for (parameter, _) in self.switches.values() {

@@ -178,7 +178,10 @@ pub(super) fn counters(driver: &Driver) -> Result<Level3, String> {
         Ok(level) if level as usize >= EACH_GPU => {
             driver.statistics_level3().map_err(|error| error.to_string())
         }
-        Ok(level) => Err(format!("cuFile was opened with statistics of level {level}, below {EACH_GPU}")),
+        Ok(level) => Err(format!(
+            "cuFile was opened with statistics of level {level}, below {EACH_GPU}{}",
+            driver.obstacle_to_statistics().map_or_else(String::new, |obstacle| format!(": {obstacle}"))
+        )),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -6,6 +6,7 @@
 //! - [`without_io_uring`], [`refuse_io_uring`], [`refuse_calls`]: a kernel that refuses it, for a test or a child.
 //! - [`fixture`]: safetensors files whose every byte tells where it belongs.
 //! - [`process`]: child processes that cannot hang a test.
+//! - [`Segment`]: the shared memory of NVIDIA's libcufile.
 //! - [`simulator`]: a test, or a program, on the simulated CUDA driver, and the simulator's report afterwards.
 //! - [`cufile_sim`]: the same with the simulated libcufile.
 //! - [`syscalls`]: this process's own system calls, counted, and made to fail.
@@ -25,6 +26,7 @@ mod compiler;
 mod needs;
 mod refuse;
 mod report;
+mod segment;
 
 use std::path::{Path, PathBuf};
 
@@ -33,6 +35,7 @@ pub use needs::{cufile, not_run, tool};
 pub use process::{Finished, run};
 pub use refuse::{IO_URING_CALLS, IoUring, refuse_calls, refuse_io_uring, without_io_uring};
 pub use report::{Copies, DeviceUse, Report, Tally};
+pub use segment::{Attached, Segment};
 pub use simulator::{Outcome, Simulation, on_simulator};
 
 /// The root of the workspace.

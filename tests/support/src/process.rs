@@ -5,7 +5,9 @@ use std::io::{self, Read};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::Segment;
 
 /// How long a child may run where nothing else is said.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -61,10 +63,11 @@ pub(crate) fn marked(output: &str) -> String {
 ///
 /// # Panics
 /// Where it cannot start, or still runs after `limit`: then it and its own children are killed, and the message shows
-/// what they wrote until then. "watchdog" is in that message and in no other.
+/// what they wrote until then. "watchdog" is in that message and in no other. And where one that ended on its own left shared memory,
+/// which stays on the machine.
 #[track_caller]
 pub fn run(command: &mut Command, limit: Duration) -> Finished {
-    let start = Instant::now();
+    let (start, clock) = (Instant::now(), SystemTime::now());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("starting {command:?}: {error}"));
     let stdout = collect(child.stdout.take());
@@ -86,6 +89,10 @@ pub fn run(command: &mut Command, limit: Duration) -> Finished {
     let [stdout, stderr] = [stdout, stderr].map(|reader| reader.join().expect("the reader of a pipe"));
     let finished = Finished { status, stdout, stderr, elapsed: start.elapsed() };
     assert!(ended, "watchdog: {command:?} did not end within {limit:?}\n{finished}");
+    if finished.code().is_some() {
+        let left = Segment::of(child.id()).filter(|segment| segment.was_made(child.id(), clock));
+        assert!(left.is_none(), "{command:?} left shared memory: {left:?}\n{finished}");
+    }
     finished
 }
 

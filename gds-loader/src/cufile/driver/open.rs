@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use cuda_staging::Device;
 use cufile_sys::{CUfileError_t, Failure};
 
-use super::{Driver, Inner, Mode};
+use super::{Driver, Inner, Mode, segment};
+use crate::cufile::ending;
 use crate::cufile::error::{CuFileError, CuFileResult};
 use crate::cufile::library::Library;
 use crate::cufile::params::BoolParameter;
@@ -31,7 +32,7 @@ struct State {
     mode_was_set: bool,
 }
 
-const OPENING: &str = "opening cuFile's driver";
+pub(super) const OPENING: &str = "opening cuFile's driver";
 
 fn lock() -> CuFileResult<MutexGuard<'static, State>> {
     let this = std::process::id();
@@ -116,6 +117,10 @@ fn open_new(
         set_mode(library, mode, state)?;
         settings.apply(library)?;
         settings.verify(library, false, not_taken)?;
+        if settings.gathers_statistics() {
+            segment::remove_left_over();
+            ending::statistics_are_kept();
+        }
     }
     let start = Instant::now();
     call_open(library, mode, settings.open_limit()).inspect_err(|error| {

@@ -1,0 +1,95 @@
+//! The shared memory in which NVIDIA's library keeps its statistics.
+//!
+//! Where statistics are asked for before opening (since 1.15), the library makes a System V segment whose key is the number
+//! of the process, for NVIDIA's `gds_stats` to look into. Only closing the driver removes it: a process that ends with the
+//! driver open, or is killed, leaves 32 KiB of locked memory on the machine, one of the 4096 segments that there may be.
+//! And a later process of the same number, which in a restarted container is every one, then opens without statistics
+//! and without a word: the segment exists already. So ours is removed when the process ends, and one that a process of our number
+//! left is removed before opening. (Seen with 1.20.)
+
+use std::process;
+
+use super::open::OPENING;
+
+/// A segment, by what tells whose it is.
+struct Segment {
+    id: libc::c_int,
+    owner: libc::uid_t,
+    maker: libc::pid_t,
+    attached: u64,
+    locked: bool,
+}
+
+/// Bit of a segment's mode: its pages are locked (`SHM_LOCKED` of linux/shm.h).
+const LOCKED: u32 = 0o2000;
+
+impl Segment {
+    /// The one whose key is this process's number.
+    fn of_this_process() -> Option<Self> {
+        let key = libc::key_t::try_from(process::id()).ok()?;
+        // SAFETY: takes numbers; without IPC_CREAT it only looks.
+        let id = unsafe { libc::shmget(key, 0, 0) };
+        if id < 0 {
+            return None;
+        }
+        // SAFETY: numbers only, of which all zeroes is a value.
+        let mut about: libc::shmid_ds = unsafe { std::mem::zeroed() };
+        // SAFETY: `about` is writable for the call.
+        if unsafe { libc::shmctl(id, libc::IPC_STAT, &mut about) } != 0 {
+            return None;
+        }
+        Some(Self {
+            id,
+            owner: about.shm_perm.cuid,
+            maker: about.shm_cpid,
+            attached: about.shm_nattch as u64,
+            locked: u32::from(about.shm_perm.mode) & LOCKED != 0,
+        })
+    }
+
+    /// Whether an earlier process of this number left it: made by this user, locked as the library does, and in nobody's use. Its
+    /// maker's number is of no help: seen from another container it is 0.
+    fn is_left_over(&self) -> bool {
+        // SAFETY: takes nothing, and cannot fail.
+        let user = unsafe { libc::geteuid() };
+        self.attached == 0 && self.locked && self.owner == user
+    }
+
+    /// Removes it: at once, or when nobody has it attached any more.
+    fn remove(&self) -> bool {
+        // SAFETY: takes numbers; removing reads no structure. Memory that is attached stays until it is detached.
+        unsafe { libc::shmctl(self.id, libc::IPC_RMID, std::ptr::null_mut()) == 0 }
+    }
+}
+
+/// Removes what an earlier process of this process's number left, so that the library can make its own. Only for before opening.
+pub(super) fn remove_left_over() {
+    if let Some(segment) = Segment::of_this_process().filter(Segment::is_left_over) {
+        let removed = segment.remove();
+        tracing::debug!(
+            id = segment.id,
+            removed,
+            "{OPENING}: statistics left by an earlier process of this number"
+        );
+    }
+}
+
+/// Removes the one that the library made in this process. For the process's end: `gds_stats` finds it no more.
+pub(in crate::cufile) fn remove_own() {
+    let own = |segment: &Segment| segment.locked && i64::from(segment.maker) == i64::from(process::id());
+    if let Some(segment) = Segment::of_this_process().filter(own) {
+        segment.remove();
+    }
+}
+
+/// Why the library keeps no statistics though it was told to, where that can be seen.
+pub(in crate::cufile) fn obstacle() -> Option<String> {
+    let segment = Segment::of_this_process()?;
+    (i64::from(segment.maker) != i64::from(process::id()) || segment.attached == 0).then(|| {
+        format!(
+            "there is shared memory of another's with this process's number for its key, where the library would keep them: look \
+             at `ipcs -m -i {}`",
+            segment.id
+        )
+    })
+}
