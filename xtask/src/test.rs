@@ -44,34 +44,60 @@ pub(crate) fn run_and_count(
     start: Instant,
     prepared: Duration,
 ) -> Result<()> {
-    needs.give(cargo);
-    let mut results = Results::default();
-    let status = results::stream(cargo, |line| {
-        println!("{line}");
-        results.read(line);
-    })?;
-
-    let mut skipped = needs.not_run()?;
-    let not_run = skipped.len() as u64;
-    skipped.extend(results.ignored);
-    // A program that does not compile, or dies, has no line of its own.
-    let failed = if status.success() { results.failed } else { results.failed.max(1) };
-    println!();
-    for (test, reason) in &skipped {
-        println!("could not run: {test}: {reason}");
-    }
-    println!(
-        "{} in {} (of which {} to fetch and build what the tests need)",
-        if status.success() { "All that ran passed" } else { "NOT ALL PASSED" },
-        in_seconds(start.elapsed()),
-        in_seconds(prepared),
-    );
-    println!("{} passed, {failed} failed, {} skipped", results.passed.saturating_sub(not_run), skipped.len());
-    if !status.success() {
-        // Everything has been said, and the counts are to be the last line.
-        std::process::exit(1);
-    }
+    let mut count = Count::default();
+    count.run(cargo, needs)?;
+    count.finish(start, prepared);
     Ok(())
+}
+
+/// What came of the tests of one run of cargo, or of several.
+#[derive(Debug, Default)]
+pub(crate) struct Count {
+    pub(crate) results: Results,
+    /// Whether a run did not end well. A program that does not compile, or dies, has no line of its own.
+    failed: bool,
+    /// Tests that wrote down why they could not run, and count as passed in `results`.
+    not_run: Vec<(String, String)>,
+    /// Tests that were not started, and why.
+    pub(crate) left_out: Vec<(String, String)>,
+}
+
+impl Count {
+    /// Runs the tests of `cargo`.
+    pub(crate) fn run(&mut self, cargo: &mut Command, needs: &Needs) -> Result<()> {
+        needs.give(cargo);
+        let results = &mut self.results;
+        let status = results::stream(cargo, |line| {
+            println!("{line}");
+            results.read(line);
+        })?;
+        self.failed |= !status.success();
+        self.not_run.extend(needs.not_run()?);
+        Ok(())
+    }
+
+    /// Says what did not run, and in the last line how many did what. Ends the process where one failed.
+    pub(crate) fn finish(self, start: Instant, prepared: Duration) {
+        let passed = self.results.passed.saturating_sub(self.not_run.len() as u64);
+        let failed = if self.failed { self.results.failed.max(1) } else { self.results.failed };
+        let skipped: Vec<_> =
+            self.not_run.into_iter().chain(self.results.ignored).chain(self.left_out).collect();
+        println!();
+        for (test, reason) in &skipped {
+            println!("could not run: {test}: {reason}");
+        }
+        println!(
+            "{} in {} (of which {} to fetch and build what the tests need)",
+            if failed == 0 { "All that ran passed" } else { "NOT ALL PASSED" },
+            in_seconds(start.elapsed()),
+            in_seconds(prepared),
+        );
+        println!("{passed} passed, {failed} failed, {} skipped", skipped.len());
+        if failed > 0 {
+            // Everything has been said, and the counts are to be the last line.
+            std::process::exit(1);
+        }
+    }
 }
 
 fn names_a_package(argument: &str) -> bool {

@@ -1,14 +1,15 @@
 //! `cargo xtask asan`: the tests of cuFile under AddressSanitizer, or with `--all` every package's.
 //!
-//! NVIDIA's libcufile is what it is; what it leaks is not counted.
+//! NVIDIA's libcufile is what it is; what it leaks is not counted. With `--all`, the tests that the sanitizer does not bear as they are
+//! run apart or not at all: `apart`.
 
 use std::ffi::OsString;
 use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{Instrumented, could_not_run, nightly_host};
-use crate::test::{fetch_cufile, run_and_count};
+use super::{Instrumented, apart, could_not_run, nightly_host};
+use crate::test::{Count, fetch_cufile};
 use crate::workspace;
 
 #[derive(clap::Args)]
@@ -53,16 +54,27 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let needs = instrumented.simulators()?;
     let suppressions = instrumented.file("leaks.txt", SUPPRESSED)?;
 
-    let mut cargo = instrumented.cargo("test");
-    cargo.arg("--no-fail-fast");
-    match (arguments.cargo.as_slice(), arguments.all) {
-        ([], false) => cargo.args(TESTS),
-        ([], true) => cargo.args(ALL),
-        (given, _) => cargo.args(given),
+    let cargo = |options: &str| {
+        let mut cargo = instrumented.cargo("test");
+        cargo.arg("--no-fail-fast");
+        // Unwinding by frame pointers does not get through NVIDIA's library, and then nothing says that a leak is its own.
+        // A symbolizer would not start: it is given the instrumented driver, too.
+        cargo.env("ASAN_OPTIONS", format!("fast_unwind_on_malloc=0:symbolize=0{options}"));
+        cargo.env("LSAN_OPTIONS", format!("print_suppressions=0:suppressions={}", suppressions.display()));
+        cargo
     };
-    // Unwinding by frame pointers does not get through NVIDIA's library, and then nothing says that a leak is its own.
-    // A symbolizer would not start: it is given the instrumented driver, too.
-    cargo.env("ASAN_OPTIONS", "fast_unwind_on_malloc=0:symbolize=0");
-    cargo.env("LSAN_OPTIONS", format!("print_suppressions=0:suppressions={}", suppressions.display()));
-    run_and_count(&mut cargo, &needs, start, start.elapsed())
+    let mut count = Count::default();
+    match (arguments.cargo.as_slice(), arguments.all) {
+        ([], false) => count.run(cargo("").args(TESTS), &needs)?,
+        ([], true) => {
+            let mut lessons = instrumented.cargo("build");
+            workspace::check(lessons.args(["--quiet", "--package", "gds", "--examples"]))?;
+            count.run(cargo("").args(ALL).args(apart::of_the_rest()), &needs)?;
+            count.run(cargo(apart::OPTIONS).args(ALL).args(apart::of_run_apart()), &needs)?;
+            apart::account(&mut count)?;
+        }
+        (given, _) => count.run(cargo("").args(given), &needs)?,
+    }
+    count.finish(start, start.elapsed());
+    Ok(())
 }

@@ -4,6 +4,7 @@
 //! uninstrumented library's late store goes unseen. They bring no runtime of the sanitizer: they use that of the program they
 //! are loaded into, which `-rdynamic` lets them find.
 
+mod apart;
 pub(crate) mod asan;
 pub(crate) mod tsan;
 
