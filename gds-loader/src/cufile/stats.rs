@@ -7,7 +7,7 @@ use cufile_sys as sys;
 use cufile_sys::{StatisticsBuffer, StatisticsLayout};
 use serde::Serialize;
 
-use super::driver::Driver;
+use super::driver::{self, Driver};
 use super::error::{CuFileError, CuFileResult};
 use super::library::{check, need};
 
@@ -197,6 +197,9 @@ impl Driver {
         let function = need!(self.library(), cuFileSetStatsLevel)?;
         let number =
             i32::try_from(level).map_err(|_| CuFileError::usage(format!("statistics level {level}")))?;
+        if number > 0 {
+            driver::make_room();
+        }
         // SAFETY: takes a number.
         let answer = unsafe { function(number) };
         check("cuFileSetStatsLevel", answer, || format!("setting the level of statistics to {level}"))?;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::workspace;
 
 /// The most bytes of an archive: it is downloaded with the repository.
-const MOST_BYTES: u64 = 300_000;
+const MOST_BYTES: u64 = 400_000;
 
 /// The corpus of one target.
 pub(super) struct Corpus {

@@ -11,7 +11,6 @@ use cuda_staging::Device;
 use cufile_sys::{CUfileError_t, Failure};
 
 use super::{Driver, Inner, Mode, segment};
-use crate::cufile::ending;
 use crate::cufile::error::{CuFileError, CuFileResult};
 use crate::cufile::library::Library;
 use crate::cufile::params::BoolParameter;
@@ -32,7 +31,7 @@ struct State {
     mode_was_set: bool,
 }
 
-pub(super) const OPENING: &str = "opening cuFile's driver";
+const OPENING: &str = "opening cuFile's driver";
 
 fn lock() -> CuFileResult<MutexGuard<'static, State>> {
     let this = std::process::id();
@@ -118,8 +117,7 @@ fn open_new(
         settings.apply(library)?;
         settings.verify(library, false, not_taken)?;
         if settings.gathers_statistics() {
-            segment::remove_left_over();
-            ending::statistics_are_kept();
+            segment::make_room();
         }
     }
     let start = Instant::now();

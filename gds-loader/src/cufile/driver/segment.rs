@@ -1,15 +1,15 @@
 //! The shared memory in which NVIDIA's library keeps its statistics.
 //!
-//! Where statistics are asked for before opening (since 1.15), the library makes a System V segment whose key is the number
+//! Where statistics are asked for (since 1.15), the library makes a System V segment whose key is the number
 //! of the process, for NVIDIA's `gds_stats` to look into. Only closing the driver removes it: a process that ends with the
 //! driver open, or is killed, leaves 32 KiB of locked memory on the machine, one of the 4096 segments that there may be.
 //! And a later process of the same number, which in a restarted container is every one, then opens without statistics
 //! and without a word: the segment exists already. So ours is removed when the process ends, and one that a process of our number
-//! left is removed before opening. (Seen with 1.20.)
+//! left is removed before. (Seen with 1.20.)
 
 use std::process;
 
-use super::open::OPENING;
+use crate::cufile::ending;
 
 /// A segment, by what tells whose it is.
 struct Segment {
@@ -62,14 +62,21 @@ impl Segment {
     }
 }
 
-/// Removes what an earlier process of this process's number left, so that the library can make its own. Only for before opening.
-pub(super) fn remove_left_over() {
+/// To be called before the library begins to keep statistics: what is in the way of its segment is removed, and its own will be when
+/// the process ends.
+pub(in crate::cufile) fn make_room() {
+    remove_left_over();
+    ending::statistics_are_kept();
+}
+
+/// Removes what an earlier process of this process's number left. Not the library's own: that one is attached.
+fn remove_left_over() {
     if let Some(segment) = Segment::of_this_process().filter(Segment::is_left_over) {
         let removed = segment.remove();
         tracing::debug!(
             id = segment.id,
             removed,
-            "{OPENING}: statistics left by an earlier process of this number"
+            "statistics of cuFile's, left by an earlier process of this number"
         );
     }
 }
