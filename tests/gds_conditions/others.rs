@@ -5,7 +5,7 @@ use std::thread;
 
 use gds_loader::cufile::{Driver, Mode};
 use gds_loader::{Backend, Error, ErrorKind, GdsProof, PathKind};
-use test_support::cufile_sim;
+use test_support::{Segment, cufile_sim};
 
 use crate::bed::{LATE_COPIES, REAL, Sample, as_another_user, forced, loader, on_both, proof, reasons, with};
 
@@ -45,6 +45,36 @@ fn another_user_closes_the_driver_in_the_middle() {
         assert!(reasons(model.report()).iter().all(|reason| reason.contains("5027")), "{:?}", model.report());
         assert!(!model.report().fallbacks.is_empty());
     });
+}
+
+/// cuFile keeps its statistics in shared memory by the number of the process. What a killed process of that number left is not in the
+/// way; what is another program's stays, and the report says why nothing is proven.
+#[test]
+fn statistics_whose_place_is_taken() {
+    let test = "others::statistics_whose_place_is_taken";
+    let outcome = cufile_sim::simulation(test).settings(&[REAL]).run(|| {
+        let (sample, process) = (Sample::new(test), std::process::id());
+        Segment::make(process).lock();
+        let model = loader(Backend::Auto).load(sample.path()).unwrap();
+        sample.check(&model);
+        assert_eq!(proof(model.report()), Some(GdsProof::Verified), "{:?}", model.report());
+        drop(model);
+        Driver::open(Mode::Default).unwrap().close().unwrap();
+
+        let others = Segment::make(process);
+        let model = loader(Backend::Auto).load(sample.path()).unwrap();
+        sample.check(&model);
+        let report = model.report();
+        assert_eq!(report.paths.get(PathKind::Gds), report.bytes);
+        assert_eq!(proof(report), Some(GdsProof::Unverified), "{report:?}");
+        let reason = report.gds.as_ref().and_then(|gds| gds.reason.clone()).unwrap();
+        assert!(reason.contains("ipcs -m -i") && reason.contains("another's"), "{reason}");
+        assert_eq!(others.attached(), Some(0), "it is another's, and stays");
+        others.remove();
+    });
+    if let Some(outcome) = outcome {
+        outcome.assert_well();
+    }
 }
 
 /// With batches in flight: whatever they still write to stays, and the load says why it ended.

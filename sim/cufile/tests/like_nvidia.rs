@@ -12,9 +12,9 @@ use std::ptr;
 
 use cufile_sys::*;
 use support::{Calls as _, Gpu, MIB, code, expected, file, load};
-use test_support::Simulation;
 use test_support::cufile_sim::library;
 use test_support::folder::in_memory;
+use test_support::{Segment, Simulation};
 
 /// What one library answered.
 #[derive(Default)]
@@ -261,6 +261,63 @@ fn statistics_levels() {
         to.line("level 3", (api.set_level(3), counts(), read(), counts()));
         to.line("start", (start(), counts().is_ok(), read(), counts().map(|counts| counts.1)));
         to.line("closed", (api.close(), counts(), api.open(), counts()));
+    });
+}
+
+/// In shared memory under the process's number, which only closing removes; where that number is taken, there are none, and nobody is
+/// told.
+#[test]
+fn where_statistics_live() {
+    compare("where_statistics_live", |to| {
+        let (api, _gpu) = (load(), Gpu::new());
+        let process = std::process::id();
+        let level = || {
+            let mut level = -7;
+            // SAFETY: the place is valid for the call.
+            (code(unsafe { (api.cuFileGetStatsLevel.unwrap())(&mut level) }), level)
+        };
+        let segment = || Segment::of(process).map(|segment| segment.attached());
+        let state = |what: &str| to.line(what, (level(), api.statistics().err(), segment()));
+        let profile = |level| api.set_size(CUFILE_PARAM_PROFILE_STATS, level);
+
+        state("first");
+        to.line("open", (profile(3), api.open()));
+        state("asked for before");
+        to.line("level 0", api.set_level(0));
+        state("level 0");
+        to.line("level 2", api.set_level(2));
+        state("level 2");
+        to.line("close", api.close());
+        state("closed");
+
+        to.line("open", (profile(0), api.open()));
+        state("not asked for");
+        to.line("level 1", api.set_level(1));
+        state("level 1");
+        to.line("close", api.close());
+        state("closed");
+
+        to.line("level 2", api.set_level(2));
+        state("set while closed");
+        to.line("open", api.open());
+        state("open");
+        to.line("level 0", api.set_level(0));
+        to.line("close", api.close());
+        state("closed at level 0");
+        if let Some(left) = Segment::of(process) {
+            left.remove();
+        }
+
+        let taken = Segment::make(process);
+        to.line("open", (profile(3), api.open(), api.size(CUFILE_PARAM_PROFILE_STATS)));
+        state("taken");
+        to.line("level 3", api.set_level(3));
+        state("taken, level 3");
+        taken.remove();
+        to.line("level 3", api.set_level(3));
+        state("free again");
+        to.line("close", api.close());
+        state("closed");
     });
 }
 

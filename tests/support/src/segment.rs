@@ -57,14 +57,21 @@ impl Segment {
         Attached(memory)
     }
 
-    /// Whether `process` made it, at this time or after it.
-    pub fn was_made(&self, process: u32, since: SystemTime) -> bool {
+    /// How often it is attached, in all processes; `None` where it is gone.
+    pub fn attached(&self) -> Option<u64> {
+        self.about().map(|about| about.shm_nattch)
+    }
+
+    fn about(&self) -> Option<libc::shmid_ds> {
         // SAFETY: plain data, for which zeros are valid.
         let mut about: libc::shmid_ds = unsafe { std::mem::zeroed() };
         // SAFETY: `about` is writable.
-        if unsafe { libc::shmctl(self.id, libc::IPC_STAT, &mut about) } != 0 {
-            return false;
-        }
+        (unsafe { libc::shmctl(self.id, libc::IPC_STAT, &mut about) } == 0).then_some(about)
+    }
+
+    /// Whether `process` made it, at this time or after it.
+    pub fn was_made(&self, process: u32, since: SystemTime) -> bool {
+        let Some(about) = self.about() else { return false };
         let made = UNIX_EPOCH + Duration::from_secs(u64::try_from(about.shm_ctime).unwrap_or(0));
         // The segment's time is in whole seconds.
         about.shm_cpid == number(process) && made + Duration::from_secs(1) >= since

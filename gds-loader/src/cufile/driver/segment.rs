@@ -1,11 +1,10 @@
 //! The shared memory in which NVIDIA's library keeps its statistics.
 //!
-//! Where statistics are asked for (since 1.15), the library makes a System V segment whose key is the number
-//! of the process, for NVIDIA's `gds_stats` to look into. Only closing the driver removes it: a process that ends with the
-//! driver open, or is killed, leaves 32 KiB of locked memory on the machine, one of the 4096 segments that there may be.
-//! And a later process of the same number, which in a restarted container is every one, then opens without statistics
-//! and without a word: the segment exists already. So ours is removed when the process ends, and one that a process of our number
-//! left is removed before. (Seen with 1.20.)
+//! Where statistics are asked for (since 1.15), the library makes a System V segment whose key is the number of the process, for
+//! NVIDIA's `gds_stats` to look into. Only closing the driver removes it: a process that ends with the driver open, or is killed,
+//! leaves 32 KiB of locked memory on the machine, one of the 4096 segments that there may be. And a later process of the same
+//! number, which in a restarted container is every one, opens without statistics and without a word: there is a segment already.
+//! So ours is removed when the process ends, and what a process of our number left is removed before. (Seen with 1.20.)
 
 use std::process;
 
@@ -55,6 +54,11 @@ impl Segment {
         self.attached == 0 && self.locked && self.owner == user
     }
 
+    /// Whether a process of this number made it, as seen from here.
+    fn is_own(&self) -> bool {
+        i64::from(self.maker) == i64::from(process::id())
+    }
+
     /// Removes it: at once, or when nobody has it attached any more.
     fn remove(&self) -> bool {
         // SAFETY: takes numbers; removing reads no structure. Memory that is attached stays until it is detached.
@@ -83,20 +87,17 @@ fn remove_left_over() {
 
 /// Removes the one that the library made in this process. For the process's end: `gds_stats` finds it no more.
 pub(in crate::cufile) fn remove_own() {
-    let own = |segment: &Segment| segment.locked && i64::from(segment.maker) == i64::from(process::id());
-    if let Some(segment) = Segment::of_this_process().filter(own) {
+    if let Some(segment) = Segment::of_this_process().filter(|segment| segment.locked && segment.is_own()) {
         segment.remove();
     }
 }
 
-/// Why the library keeps no statistics though it was told to, where that can be seen.
-pub(in crate::cufile) fn obstacle() -> Option<String> {
-    let segment = Segment::of_this_process()?;
-    (i64::from(segment.maker) != i64::from(process::id()) || segment.attached == 0).then(|| {
-        format!(
-            "there is shared memory of another's with this process's number for its key, where the library would keep them: look \
-             at `ipcs -m -i {}`",
-            segment.id
-        )
-    })
+/// Why the library keeps no statistics though it was told to, where that can be seen. It attaches its own.
+pub(super) fn obstacle() -> Option<String> {
+    let segment = Segment::of_this_process().filter(|segment| segment.attached == 0 || !segment.is_own())?;
+    Some(format!(
+        "where the library would keep them there is shared memory of another's, with this process's number for its key; look at \
+         `ipcs -m -i {}`",
+        segment.id
+    ))
 }

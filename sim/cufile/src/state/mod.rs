@@ -5,6 +5,7 @@ mod buffers;
 mod driver;
 mod files;
 mod parameters;
+mod segment;
 mod statistics;
 
 use std::collections::HashMap;

@@ -14,6 +14,7 @@ use cufile_sys::{
 };
 
 use super::State;
+use super::segment::Segment;
 use crate::cuda::{self, Place};
 use crate::error::Result;
 
@@ -64,6 +65,7 @@ pub(crate) struct Statistics {
     level: i32,
     stopped: bool,
     per_gpu: bool,
+    segment: Option<Segment>,
     counters: Box<CUfileStatsLevel3>,
     pub(crate) totals: Totals,
 }
@@ -85,11 +87,21 @@ impl Statistics {
         if self.level == 0 {
             self.level = i32::try_from(profile).unwrap_or(0).min(3);
         }
+        if self.level > 0 {
+            self.segment = Segment::make();
+            if self.segment.is_none() {
+                self.level = 0;
+            }
+        }
         self.per_gpu = self.level == 3 && !self.stopped;
     }
 
     /// What the last close does.
     pub(super) fn close(&mut self) {
+        // At level 0 NVIDIA's forgets it.
+        if let Some(segment) = self.segment.take().filter(|_| self.level > 0) {
+            segment.remove();
+        }
         (self.level, self.stopped) = (0, false);
         self.reset();
     }

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::ptr;
 
 use cufile_sys::*;
+use test_support::Segment;
 use test_support::control::read_device_memory;
 
 pub(crate) const KIB: usize = 1 << 10;
@@ -261,6 +262,10 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
+        // Either library leaves its statistics where the driver is open in the end.
+        if let Some(left) = Segment::of(std::process::id()) {
+            left.remove();
+        }
         cuda!(cuDevicePrimaryCtxRelease_v2(0 => c_int));
     }
 }
