@@ -24,7 +24,7 @@ use super::library::Library;
 use super::settings::DriverSettings;
 
 pub(super) use open::bounded;
-pub(super) use segment::{make_room, remove_own};
+pub(super) use segment::make_room;
 
 /// How the driver moves bytes, for the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,15 +1,13 @@
 //! The end of the process, while other threads read.
 //!
 //! NVIDIA's library takes down what its transfers use in a destructor, and transfers of other threads then crash (seen with 1.20).
-//! So those that run are waited for before, a little, and no new one begins. Then its statistics are taken off the machine.
+//! So those that run are waited for before, a little, and no new one begins. Then comes what is to be done last.
 
 use std::process;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
-
-use super::driver;
 
 /// How long transfers are waited for: one that hangs is no reason for the process to stay.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -18,7 +16,8 @@ static IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
 static ENDING: AtomicBool = AtomicBool::new(false);
 /// The thread that ends the process, as pthread_self gives it: what it calls in destructors of its own must not wait for itself.
 static ENDED_BY: AtomicUsize = AtomicUsize::new(0);
-static STATISTICS: AtomicBool = AtomicBool::new(false);
+/// What is done last.
+static LAST: OnceLock<fn()> = OnceLock::new();
 /// The process that counts; in the child of a fork nobody else runs.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -35,10 +34,10 @@ fn install() {
     });
 }
 
-/// The library keeps statistics for this process from now on; they are removed when it ends.
-pub(super) fn statistics_are_kept() {
+/// Has `last` called when the process ends, in this process alone. It must not panic, and the first one stays.
+pub(super) fn do_last(last: fn()) {
     install();
-    STATISTICS.store(true, Ordering::SeqCst);
+    LAST.get_or_init(|| last);
 }
 
 /// Begins a transfer. Does not return where the process is ending.
@@ -77,7 +76,7 @@ extern "C" fn at_exit() {
     while IN_FLIGHT.load(Ordering::SeqCst) > 0 && start.elapsed() < LIMIT {
         thread::sleep(Duration::from_millis(1));
     }
-    if STATISTICS.load(Ordering::SeqCst) {
-        driver::remove_own();
+    if let Some(last) = LAST.get() {
+        last();
     }
 }

@@ -197,9 +197,6 @@ impl Driver {
         let function = need!(self.library(), cuFileSetStatsLevel)?;
         let number =
             i32::try_from(level).map_err(|_| CuFileError::usage(format!("statistics level {level}")))?;
-        if number > 0 {
-            driver::make_room();
-        }
         // SAFETY: takes a number.
         let answer = unsafe { function(number) };
         check("cuFileSetStatsLevel", answer, || format!("setting the level of statistics to {level}"))?;
@@ -221,6 +218,7 @@ impl Driver {
     pub fn start_statistics(&self) -> CuFileResult<()> {
         self.enter()?;
         let function = need!(self.library(), cuFileStatsStart)?;
+        driver::make_room();
         // SAFETY: takes nothing.
         check("cuFileStatsStart", unsafe { function() }, || "starting statistics".into())
     }

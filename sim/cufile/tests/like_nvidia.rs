@@ -294,6 +294,9 @@ fn where_statistics_live() {
         state("not asked for");
         to.line("level 1", api.set_level(1));
         state("level 1");
+        // SAFETY: no arguments.
+        to.line("start", code(unsafe { (api.cuFileStatsStart.unwrap())() }));
+        state("started");
         to.line("close", api.close());
         state("closed");
 

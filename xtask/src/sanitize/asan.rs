@@ -63,6 +63,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         cargo.env("LSAN_OPTIONS", format!("print_suppressions=0:suppressions={}", suppressions.display()));
         cargo
     };
+    let prepared = start.elapsed();
     let mut count = Count::default();
     match (arguments.cargo.as_slice(), arguments.all) {
         ([], false) => count.run(cargo("").args(TESTS), &needs)?,
@@ -75,6 +76,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         }
         (given, _) => count.run(cargo("").args(given), &needs)?,
     }
-    count.finish(start, start.elapsed());
+    count.finish(start, prepared);
     Ok(())
 }

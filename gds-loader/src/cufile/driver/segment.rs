@@ -1,10 +1,11 @@
 //! The shared memory in which NVIDIA's library keeps its statistics.
 //!
-//! Where statistics are asked for (since 1.15), the library makes a System V segment whose key is the number of the process, for
-//! NVIDIA's `gds_stats` to look into. Only closing the driver removes it: a process that ends with the driver open, or is killed,
-//! leaves 32 KiB of locked memory on the machine, one of the 4096 segments that there may be. And a later process of the same
-//! number, which in a restarted container is every one, opens without statistics and without a word: there is a segment already.
-//! So ours is removed when the process ends, and what a process of our number left is removed before. (Seen with 1.20.)
+//! Where statistics are asked for before opening, or started later (since 1.15), the library makes a System V segment whose key is
+//! the number of the process, for NVIDIA's `gds_stats` to look into. Only closing the driver removes it: a process that ends with the
+//! driver open, or is killed, leaves 32 KiB of locked memory on the machine, one of the 4096 segments that there may be. And a
+//! later process of the same number, which in a restarted container is every one, opens without statistics and without a word:
+//! there is a segment already. So ours is removed when the process ends, and what a process of our number left is removed before.
+//! (Seen with 1.20.)
 
 use std::process;
 
@@ -70,7 +71,7 @@ impl Segment {
 /// the process ends.
 pub(in crate::cufile) fn make_room() {
     remove_left_over();
-    ending::statistics_are_kept();
+    ending::do_last(remove_own);
 }
 
 /// Removes what an earlier process of this process's number left. Not the library's own: that one is attached.
@@ -86,7 +87,7 @@ fn remove_left_over() {
 }
 
 /// Removes the one that the library made in this process. For the process's end: `gds_stats` finds it no more.
-pub(in crate::cufile) fn remove_own() {
+fn remove_own() {
     if let Some(segment) = Segment::of_this_process().filter(|segment| segment.locked && segment.is_own()) {
         segment.remove();
     }

@@ -1,7 +1,7 @@
 //! The shared memory in which NVIDIA's library keeps its statistics, for other programs to look into.
 //!
-//! As seen on NVIDIA's 1.20: it is made by an opening with a level set, under the number of the process; where that is taken, the level falls
-//! to 0 and the opening succeeds. A process that ends with the driver open leaves it.
+//! As seen on NVIDIA's 1.20: it is made by an opening with a level set, or by starting them later, under the number of the process; where that is taken, the opening succeeds
+//! and the level falls to 0. A process that ends with the driver open leaves it.
 
 use std::ffi::c_void;
 use std::{process, ptr};

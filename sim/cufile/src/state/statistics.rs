@@ -124,6 +124,9 @@ impl Statistics {
             return Err(CU_FILE_INTERNAL_ERROR.into());
         }
         self.per_gpu = self.level == 3;
+        if self.segment.is_none() {
+            self.segment = Segment::make();
+        }
         Ok(())
     }
 
