@@ -9,9 +9,13 @@ mod pypi;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use cuda_staging::Device;
-use gds_loader::cufile::{Driver, DriverSettings, Mode, SizeParameter};
+use gds_loader::cufile::{
+    Batch, CuFile, CuFileStream, Driver, DriverSettings, Mode, Operation, RegisteredBuffer, SizeParameter,
+    StreamFlags,
+};
 use gds_loader::{Backend, Loader, PathKind};
 use gds_support::{Checkpoint, LIBRARY, load, load_well, nvidia};
 use program::{digests, fallbacks, json, paths, run};
@@ -246,4 +250,69 @@ fn the_process_ends_in_the_middle_of_a_load() {
         let Some(outcome) = outcome else { return };
         assert_eq!(outcome.child.code(), Some(7), "{version}: {outcome}");
     }
+}
+
+/// Ends processes while four threads repeat `work`, and expects the code that they end with.
+#[track_caller]
+fn ends_while_others(test: &str, work: fn(&Driver, &Device, CuFile)) {
+    for version in ["1.20", "1.14"].repeat(2) {
+        let Some(library) = nvidia(test, version) else { return };
+        let simulation =
+            Simulation::new(test).setting(LIBRARY, library).setting("CUFILE_LOGFILE_PATH", "/dev/null");
+        let outcome = simulation.run(|| {
+            let folder = folder::on_disk(test);
+            let path = folder.path().join("file");
+            std::fs::write(&path, payload("file", 1 << 20)).unwrap();
+            let file = std::fs::File::open(&path).unwrap();
+            drop(folder);
+            let driver = Driver::open(Mode::Compat).unwrap();
+            let device = Device::cuda(0).unwrap();
+            let others = [(); 4].map(|()| {
+                let (driver, device, file) = (driver.clone(), device.clone(), file.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    loop {
+                        let file = CuFile::register(&driver, file.try_clone().unwrap(), "file");
+                        work(&driver, &device, file.unwrap());
+                    }
+                })
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(others.iter().all(|other| !other.is_finished()));
+            std::process::exit(7);
+        });
+        let Some(outcome) = outcome else { return };
+        assert_eq!(outcome.child.code(), Some(7), "{version}: {outcome}");
+    }
+}
+
+#[test]
+fn the_process_ends_while_others_register() {
+    ends_while_others("the_process_ends_while_others_register", |driver, device, file| {
+        let memory = device.allocate(1 << 20, 4096).unwrap();
+        drop((file, RegisteredBuffer::register(driver, memory)));
+    });
+}
+
+#[test]
+fn the_process_ends_while_others_submit() {
+    ends_while_others("the_process_ends_while_others_submit", |driver, device, file| {
+        let mut batch = Batch::new(driver, 8).unwrap();
+        let reads = (0..8).map(|place| {
+            let memory = device.allocate(128 << 10, 4096).unwrap();
+            Operation::read(&file, place * (128 << 10), 128 << 10, memory, 0).unwrap()
+        });
+        batch.submit(reads.collect()).unwrap();
+        batch.wait(8, Duration::from_secs(10)).unwrap();
+    });
+}
+
+#[test]
+fn the_process_ends_while_others_enqueue() {
+    ends_while_others("the_process_ends_while_others_enqueue", |driver, device, file| {
+        let stream = device.stream().unwrap();
+        let stream = CuFileStream::register(driver, stream, StreamFlags::default()).unwrap();
+        let memory = device.allocate(1 << 20, 4096).unwrap();
+        let read = stream.read(&file, 0, 1 << 20, memory, 0).unwrap();
+        read.finish(Duration::from_secs(10)).ok();
+    });
 }

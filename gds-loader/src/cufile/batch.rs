@@ -16,7 +16,6 @@ use cufile_sys::{Failure, Status};
 
 use super::DROP_LIMIT;
 use super::driver::{Driver, Release, bounded};
-use super::ending::transferring;
 use super::error::{CuFileError, CuFileResult};
 use super::library::{check, need};
 use super::operation::{Completion, Operation, Ticket};
@@ -68,7 +67,7 @@ impl Batch {
                 "a batch of {capacity} operations; cuFile takes 1 to {most}"
             )));
         }
-        let library = driver.library();
+        let library = driver.enter()?;
         need!(library, cuFileBatchIOSubmit)?;
         need!(library, cuFileBatchIOGetStatus)?;
         need!(library, cuFileBatchIOCancel)?;
@@ -154,11 +153,11 @@ impl Batch {
     /// before the call.
     fn call_submit(&mut self, owned: &mut [(usize, Operation)]) -> CuFileResult<Result<(), Failure>> {
         let device = owned.first().map(|(_, operation)| operation.device().clone());
-        self.driver.enter_on(device.as_ref())?;
+        let library = self.driver.enter_on(device.as_ref())?;
         if self.handle.is_null() {
             return Err(CuFileError::usage("the batch could not be set up again after it was cancelled"));
         }
-        let submit = need!(self.driver.library(), cuFileBatchIOSubmit)?;
+        let submit = need!(library, cuFileBatchIOSubmit)?;
         let parameters = owned
             .iter_mut()
             .filter(|(_, operation)| !operation.is_empty())
@@ -170,7 +169,6 @@ impl Batch {
         let count = array.len() as u32;
         self.arrays.push(array);
         let array = self.arrays.last_mut().map_or(ptr::null_mut(), |array| array.as_mut_ptr());
-        let _transfer = transferring();
         // SAFETY:
         // - the batch is set up, and has room for `count` operations;
         // - the array lives until nothing of this batch is in flight;
@@ -203,12 +201,11 @@ impl Batch {
         if self.in_flight.is_empty() {
             return Ok(());
         }
-        self.driver.enter()?;
-        let get_status = need!(self.driver.library(), cuFileBatchIOGetStatus)?;
+        let library = self.driver.enter()?;
+        let get_status = need!(library, cuFileBatchIOGetStatus)?;
         let mut count = self.capacity;
         let mut no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let events = self.events.clear();
-        let _transfer = transferring();
         // SAFETY: the batch is set up; there is room for `count` events, for as long as the batch is; the other two are
         // writable for the call.
         let answer = unsafe { get_status(self.handle, 0, &mut count, events, &mut no_time) };
@@ -297,8 +294,8 @@ impl Batch {
     }
 
     fn call_cancel(&mut self) -> CuFileResult<()> {
-        self.driver.enter()?;
-        let cancel = need!(self.driver.library(), cuFileBatchIOCancel)?;
+        let library = self.driver.enter()?;
+        let cancel = need!(library, cuFileBatchIOCancel)?;
         // SAFETY: the batch is set up.
         let answer = unsafe { cancel(self.handle) };
         check("cuFileBatchIOCancel", answer, || "cancelling a batch".into())
@@ -307,7 +304,8 @@ impl Batch {
     /// Destroys the batch in the library, which may wait for its threads: for at most [`DROP_LIMIT`].
     fn destroy(&mut self) -> CuFileResult<()> {
         const DOING: &str = "destroying a batch";
-        let destroy = need!(self.driver.library(), cuFileBatchIODestroy)?;
+        let library = self.driver.library().enter();
+        let destroy = need!(library, cuFileBatchIODestroy)?;
         let handle = Handle(mem::replace(&mut self.handle, ptr::null_mut()));
         if handle.0.is_null() {
             return Ok(());
@@ -365,7 +363,8 @@ struct Handle(sys::CUfileBatchHandle_t);
 unsafe impl Send for Handle {}
 
 fn set_up(driver: &Driver, capacity: u32) -> CuFileResult<sys::CUfileBatchHandle_t> {
-    let set_up = need!(driver.library(), cuFileBatchIOSetUp)?;
+    let library = driver.enter()?;
+    let set_up = need!(library, cuFileBatchIOSetUp)?;
     let mut handle: sys::CUfileBatchHandle_t = ptr::null_mut();
     // SAFETY: `handle` is writable for the call.
     let answer = unsafe { set_up(&mut handle, capacity) };

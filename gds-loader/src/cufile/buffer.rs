@@ -97,11 +97,11 @@ impl Drop for Registration {
             Release::Released => true,
             // What may still use the memory keeps it.
             Release::Leak => false,
-            Release::By(api) => {
+            Release::By(library) => {
                 self.driver.enter_on(Some(self.keep.device())).ok();
                 // SAFETY: registered once in `register` and deregistered once, here. Nothing is in flight: operations
                 // own their part of the memory, and with it this registration.
-                let answer = unsafe { (api.cuFileBufDeregister)(pointer(self.base)) };
+                let answer = unsafe { (library.cuFileBufDeregister)(pointer(self.base)) };
                 match answer.result() {
                     Ok(()) => true,
                     Err(failure) if failure.status.code() == NOT_REGISTERED => true,
@@ -177,14 +177,14 @@ impl RegisteredBuffer {
             Ok(size) if size > 0 => size,
             _ => return Err((region, CuFileError::usage(format!("registering {len} bytes")))),
         };
-        let api = match driver.enter_on(Some(region.device())) {
-            Ok(api) => api,
+        let library = match driver.enter_on(Some(region.device())) {
+            Ok(library) => library,
             Err(error) => return Err((region, error)),
         };
         const CALL: &str = "cuFileBufRegister";
         // SAFETY: `region` is allocated for `size` bytes, and kept so until it is deregistered: by the keeper below, or
         // by coming back to the caller where this fails.
-        let answer = unsafe { (api.cuFileBufRegister)(pointer(base), size, 0) };
+        let answer = unsafe { (library.cuFileBufRegister)(pointer(base), size, 0) };
         if let Err(failure) = answer.result() {
             let doing = format!("registering {len} bytes at {base:#x} of {:?}", region.device());
             return Err((region, driver.refused(CALL, failure, doing)));

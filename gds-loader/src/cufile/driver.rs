@@ -17,10 +17,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cuda_staging::Device;
-use cufile_sys::{Api, Failure, Status};
+use cufile_sys::{Failure, Status};
 
 use super::error::{CuFileError, CuFileResult};
-use super::library::Library;
+use super::library::{Entered, Library};
 use super::settings::DriverSettings;
 
 pub(super) use open::bounded;
@@ -131,8 +131,8 @@ impl Driver {
         self.enter().map(|_| ())
     }
 
-    /// The functions, if the driver can be used.
-    pub(super) fn enter(&self) -> CuFileResult<&'static Api> {
+    /// The functions, for calls, if the driver can be used.
+    pub(super) fn enter(&self) -> CuFileResult<Entered> {
         let inner = &self.inner;
         if inner.is_forked() {
             return Err(CuFileError::Forked);
@@ -140,19 +140,20 @@ impl Driver {
         if let Some(first) = inner.poison.get() {
             return Err(CuFileError::Poisoned { first: first.clone() });
         }
+        let library = inner.library.enter();
         // Asked each time, though it costs a call: a read with a closed driver opens it again, in whatever mode.
         if self.is_closed() {
             return Err(CuFileError::Closed { doing: "using cuFile".into(), status: None });
         }
-        Ok(inner.library.api())
+        Ok(library)
     }
 
     /// The functions, on a thread where the device's context is current: the library looks for it there. For host memory
     /// it is that of the driver's own device.
-    pub(super) fn enter_on(&self, device: Option<&Device>) -> CuFileResult<&'static Api> {
-        let api = self.enter()?;
+    pub(super) fn enter_on(&self, device: Option<&Device>) -> CuFileResult<Entered> {
+        let library = self.enter()?;
         device.filter(|device| device.is_cuda()).unwrap_or(&self.device).make_current()?;
-        Ok(api)
+        Ok(library)
     }
 
     /// The functions for releasing something from a `Drop`: none where nothing may be called, or where the driver was
@@ -161,7 +162,7 @@ impl Driver {
         if self.inner.is_forked() || self.inner.poison.get().is_some() {
             return Release::Leak;
         }
-        if self.is_closed() { Release::Released } else { Release::By(self.inner.library.api()) }
+        if self.is_closed() { Release::Released } else { Release::By(self.inner.library.enter()) }
     }
 
     /// Whether somebody else closed the driver. Asks the library.
@@ -204,7 +205,7 @@ impl Driver {
 /// What a `Drop` does about the library.
 pub(super) enum Release {
     /// Call it.
-    By(&'static Api),
+    By(Entered),
     /// Nothing: it holds nothing of this any more.
     Released,
     /// Nothing, and what it may still use stays.

@@ -1,18 +1,22 @@
-//! The end of the process, while other threads read.
+//! The end of the process, while other threads are in the library.
 //!
-//! NVIDIA's library takes down what its transfers use in a destructor, and transfers of other threads then crash (seen with 1.20).
-//! So those that run are waited for before, a little, and no new one begins. Then comes what is to be done last.
+//! NVIDIA's takes down in a destructor what its functions use, and calls of other threads then crash: transfers, and registering
+//! files and memory (seen with 1.20). So the calls that run are waited for before, a little, and no new one begins. Then comes what
+//! is to be done last.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long transfers are waited for: one that hangs is no reason for the process to stay.
+/// How long calls are waited for: one that hangs is no reason for the process to stay.
 const LIMIT: Duration = Duration::from_secs(2);
 
-static IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
+/// Calls that run, on all threads.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
 static ENDING: AtomicBool = AtomicBool::new(false);
 /// The thread that ends the process, as pthread_self gives it: what it calls in destructors of its own must not wait for itself.
 static ENDED_BY: AtomicUsize = AtomicUsize::new(0);
@@ -21,8 +25,13 @@ static LAST: OnceLock<fn()> = OnceLock::new();
 /// The process that counts; in the child of a fork nobody else runs.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// A transfer, from before the call of the library until after it.
-pub(super) struct Transferring(());
+thread_local! {
+    /// Those of them that this thread is in, one within the other.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A call of the library, from before it until after it; on the thread that makes it.
+pub(super) struct Calling(PhantomData<*const ()>);
 
 /// Has [`at_exit`] called.
 fn install() {
@@ -40,23 +49,26 @@ pub(super) fn do_last(last: fn()) {
     LAST.get_or_init(|| last);
 }
 
-/// Begins a transfer. Does not return where the process is ending.
-pub(super) fn transferring() -> Transferring {
+/// Begins a call. Does not return where the process is ending, except to the thread that ends it, and to one whose outer call is
+/// waited for.
+pub(super) fn calling() -> Calling {
     install();
-    IN_FLIGHT.fetch_add(1, Ordering::SeqCst);
-    let transfer = Transferring(());
-    if ENDING.load(Ordering::SeqCst) && ENDED_BY.load(Ordering::SeqCst) != this_thread() {
-        drop(transfer);
+    CALLS.fetch_add(1, Ordering::SeqCst);
+    let depth = DEPTH.replace(DEPTH.get() + 1);
+    let call = Calling(PhantomData);
+    if depth == 0 && ENDING.load(Ordering::SeqCst) && ENDED_BY.load(Ordering::SeqCst) != this_thread() {
+        drop(call);
         loop {
             thread::park();
         }
     }
-    transfer
+    call
 }
 
-impl Drop for Transferring {
+impl Drop for Calling {
     fn drop(&mut self) {
-        IN_FLIGHT.fetch_sub(1, Ordering::SeqCst);
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+        CALLS.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -73,7 +85,7 @@ extern "C" fn at_exit() {
     ENDED_BY.store(this_thread(), Ordering::SeqCst);
     ENDING.store(true, Ordering::SeqCst);
     let start = Instant::now();
-    while IN_FLIGHT.load(Ordering::SeqCst) > 0 && start.elapsed() < LIMIT {
+    while CALLS.load(Ordering::SeqCst) > DEPTH.get() && start.elapsed() < LIMIT {
         thread::sleep(Duration::from_millis(1));
     }
     if let Some(last) = LAST.get() {

@@ -51,7 +51,7 @@ impl CuFile {
     /// # Errors
     /// As for [`CuFile::open`].
     pub fn open_with(driver: &Driver, path: impl AsRef<Path>, options: &OpenOptions) -> CuFileResult<Self> {
-        driver.enter()?;
+        driver.health()?;
         let path = path.as_ref();
         let failed = |source| CuFileError::File { doing: "opening it for cuFile", path: path.into(), source };
         let direct = options.clone().custom_flags(libc::O_DIRECT).open(path);
@@ -83,7 +83,7 @@ impl CuFile {
                 path.display()
             )));
         }
-        let api = driver.enter()?;
+        let library = driver.enter()?;
         let mut handle: sys::CUfileHandle_t = std::ptr::null_mut();
         let mut description = sys::CUfileDescr_t {
             type_: sys::CU_FILE_HANDLE_TYPE_OPAQUE_FD,
@@ -92,7 +92,7 @@ impl CuFile {
         };
         // SAFETY: both are writable for the call, and the descriptor is open; it stays so until the handle is
         // deregistered, since this value owns the file.
-        let answer = unsafe { (api.cuFileHandleRegister)(&mut handle, &mut description) };
+        let answer = unsafe { (library.cuFileHandleRegister)(&mut handle, &mut description) };
         answer
             .result()
             .map_err(|failure| driver.refused(CALL, failure, format!("registering {}", path.display())))?;
@@ -136,7 +136,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         match self.driver.enter_to_release() {
             // SAFETY: registered once, and deregistered once, here; operations in flight would hold a clone.
-            Release::By(api) => unsafe { (api.cuFileHandleDeregister)(self.handle) },
+            Release::By(library) => unsafe { (library.cuFileHandleDeregister)(self.handle) },
             Release::Released => {}
             Release::Leak => return,
         }

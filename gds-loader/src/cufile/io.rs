@@ -8,7 +8,6 @@ use std::ops::Range;
 
 use cufile_sys::TransferError;
 
-use super::ending::transferring;
 use super::error::{CuFileError, CuFileResult, Direction};
 use super::file::CuFile;
 use super::memory::{ReadBuffer, Span, WriteBuffer, signed};
@@ -151,20 +150,19 @@ pub(super) struct Request<'a> {
 impl Request<'_> {
     /// One call of the library. The outer error is one before the call.
     fn once(&self, span: Span, file_offset: u64) -> CuFileResult<Result<usize, TransferError>> {
-        let api = self.file.driver().enter()?;
+        let library = self.file.driver().enter()?;
         let offset = signed(file_offset, "in a file")?;
         let in_memory = span.offset()?;
         let size = usize::try_from(span.len()).map_err(|_| CuFileError::usage("more bytes than memory"))?;
         let (handle, base) = (self.file.handle(), span.base());
-        let _transfer = transferring();
         // SAFETY:
         // - the handle is registered, since `file` holds it;
         // - `size` bytes at base + offset are memory that the caller has access to for the time of this call: unique
         //   access for reading into it, through a `ReadBuffer`.
         let count = unsafe {
             match self.direction {
-                Direction::Read => (api.cuFileRead)(handle, base, size, offset, in_memory),
-                Direction::Write => (api.cuFileWrite)(handle, base, size, offset, in_memory),
+                Direction::Read => (library.cuFileRead)(handle, base, size, offset, in_memory),
+                Direction::Write => (library.cuFileWrite)(handle, base, size, offset, in_memory),
             }
         };
         Ok(cufile_sys::transferred(count, errno()))

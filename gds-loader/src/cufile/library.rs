@@ -1,11 +1,13 @@
 //! The loaded library: what can be asked and done without opening the driver.
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use cufile_sys::{Api, CUfileError_t, FUNCTIONS, Since};
 
+use super::ending::{Calling, calling};
 use super::error::{CuFileError, CuFileResult};
 
 /// The process's libcufile. Loading it opens nothing.
@@ -62,7 +64,8 @@ impl Library {
     pub fn version(self) -> Option<Version> {
         static VERSION: OnceLock<Option<Version>> = OnceLock::new();
         *VERSION.get_or_init(|| {
-            let function = self.api.cuFileGetVersion?;
+            let library = self.enter();
+            let function = library.cuFileGetVersion?;
             let mut version = 0;
             // SAFETY: `version` is writable for the call.
             unsafe { function(&mut version) }.result().ok()?;
@@ -77,17 +80,24 @@ impl Library {
 
     /// How many users in this process have the driver open; `None` before 1.4, which cannot say.
     pub fn use_count(self) -> Option<u64> {
-        let function = self.api.cuFileUseCount?;
+        let library = self.enter();
+        let function = library.cuFileUseCount?;
         // SAFETY: takes nothing and returns a number.
         u64::try_from(unsafe { function() }).ok()
     }
 
+    /// What it has, to look at; to call it, [`Library::enter`].
     pub(super) fn api(self) -> &'static Api {
         self.api
     }
 
+    /// The functions, for calls. Does not return where the process is ending.
+    pub(super) fn enter(self) -> Entered {
+        Entered { library: self, _calling: calling() }
+    }
+
     /// The error for a function that this library lacks.
-    pub(super) fn lacks(self, function: &'static str) -> CuFileError {
+    fn lacks(self, function: &'static str) -> CuFileError {
         let found = FUNCTIONS.iter().find(|entry| entry.name == function);
         let since = found.map_or(Since { cufile: (1, 0), cuda: (11, 4) }, |entry| entry.since);
         CuFileError::Missing { function, since, library: self.path().to_path_buf() }
@@ -100,11 +110,33 @@ impl fmt::Debug for Library {
     }
 }
 
-/// `need!(library, cuFileGetStatsL1)`: a newer function, or [`CuFileError::Missing`].
+/// The functions of the library, held while they are called: the end of the process waits for it.
+#[must_use = "a function is to be called while this is held"]
+pub(super) struct Entered {
+    library: Library,
+    _calling: Calling,
+}
+
+impl Entered {
+    /// The error for a function that this library lacks.
+    pub(super) fn lacks(&self, function: &'static str) -> CuFileError {
+        self.library.lacks(function)
+    }
+}
+
+impl Deref for Entered {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        self.library.api
+    }
+}
+
+/// `need!(library, cuFileGetStatsL1)`: a newer function of an [`Entered`] library, or [`CuFileError::Missing`].
 macro_rules! need {
     ($library:expr, $function:ident) => {{
-        let library: $crate::cufile::Library = $library;
-        library.api().$function.ok_or_else(|| library.lacks(stringify!($function)))
+        let library: &$crate::cufile::library::Entered = &$library;
+        library.$function.ok_or_else(|| library.lacks(stringify!($function)))
     }};
 }
 pub(super) use need;

@@ -117,7 +117,8 @@ impl Library {
     /// # Errors
     /// [`CuFileError::Missing`] before cuFile 1.14; [`CuFileError::Call`] where the library knows no such parameter.
     pub fn size(self, parameter: SizeParameter) -> CuFileResult<usize> {
-        let function = need!(self, cuFileGetParameterSizeT)?;
+        let library = self.enter();
+        let function = need!(library, cuFileGetParameterSizeT)?;
         let mut value = 0;
         // SAFETY: `value` is writable for the call.
         let answer = unsafe { function(parameter.raw(), &mut value) };
@@ -130,7 +131,8 @@ impl Library {
     /// # Errors
     /// [`CuFileError::Missing`] before cuFile 1.15; [`CuFileError::Call`] where the library knows no such parameter.
     pub fn size_limits(self, parameter: SizeParameter) -> CuFileResult<(usize, usize)> {
-        let function = need!(self, cuFileGetParameterMinMaxValue)?;
+        let library = self.enter();
+        let function = need!(library, cuFileGetParameterMinMaxValue)?;
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: both are writable for the call.
         let answer = unsafe { function(parameter.raw(), &mut least, &mut greatest) };
@@ -145,7 +147,8 @@ impl Library {
     /// # Errors
     /// As for [`Library::size`].
     pub fn switch(self, parameter: BoolParameter) -> CuFileResult<bool> {
-        let function = need!(self, cuFileGetParameterBool)?;
+        let library = self.enter();
+        let function = need!(library, cuFileGetParameterBool)?;
         // A byte, since a C library may leave anything in it.
         let mut value: u8 = 0;
         // SAFETY: `value` is one writable byte, the size of a C bool.
@@ -159,7 +162,8 @@ impl Library {
     /// # Errors
     /// As for [`Library::size`].
     pub fn text(self, parameter: StringParameter) -> CuFileResult<String> {
-        let function = need!(self, cuFileGetParameterString)?;
+        let library = self.enter();
+        let function = need!(library, cuFileGetParameterString)?;
         let mut buffer = [0_u8; 4096];
         let room = buffer.len() as i32 - 1;
         // SAFETY: the buffer is writable for the length given, and its last byte stays 0.
@@ -174,13 +178,15 @@ impl Library {
     /// # Errors
     /// [`CuFileError::Missing`] where the library is too old; [`CuFileError::Call`] where the pool has not `len` slabs.
     pub fn slabs(self, pool: SlabPool, len: usize) -> CuFileResult<Vec<Slab>> {
+        let library = self.enter();
         let (call, function) = match pool {
-            SlabPool::Posix => {
-                ("cuFileGetParameterPosixPoolSlabArray", need!(self, cuFileGetParameterPosixPoolSlabArray)?)
-            }
+            SlabPool::Posix => (
+                "cuFileGetParameterPosixPoolSlabArray",
+                need!(library, cuFileGetParameterPosixPoolSlabArray)?,
+            ),
             SlabPool::GpuBounceBuffer => (
                 "cuFileGetParameterGpuBounceBufferSlabArray",
-                need!(self, cuFileGetParameterGpuBounceBufferSlabArray)?,
+                need!(library, cuFileGetParameterGpuBounceBufferSlabArray)?,
             ),
         };
         let count = i32::try_from(len).map_err(|_| CuFileError::usage(format!("{len} slabs")))?;

@@ -116,7 +116,7 @@ struct Roomy {
 pub(super) fn read(library: Library) -> CuFileResult<DriverProperties> {
     let mut roomy = Roomy::default();
     // SAFETY: the struct is writable for the call, and longer than any library's.
-    let answer = unsafe { (library.api().cuFileDriverGetProperties)((&raw mut roomy).cast()) };
+    let answer = unsafe { (library.enter().cuFileDriverGetProperties)((&raw mut roomy).cast()) };
     check("cuFileDriverGetProperties", answer, || "reading the driver's properties".into())?;
     let raw = roomy.properties;
     let has = |flag: sys::CUfileDriverControlFlags_t| raw.nvfs.dcontrolflags & (1 << flag.0) != 0;
@@ -154,7 +154,7 @@ impl Driver {
     /// # Errors
     /// Those of the library, and of [`Driver::health`], as for everything below.
     pub fn properties(&self) -> CuFileResult<DriverProperties> {
-        self.enter()?;
+        self.health()?;
         read(self.library())
     }
 
@@ -163,9 +163,9 @@ impl Driver {
     /// # Errors
     /// [`CuFileError::NotTaken`] where the library accepted it and did nothing.
     pub fn set_poll_mode(&self, polls: bool, threshold_kib: usize) -> CuFileResult<()> {
-        let api = self.enter()?;
+        let library = self.enter()?;
         // SAFETY: takes a C bool and a number.
-        let answer = unsafe { (api.cuFileDriverSetPollMode)(polls, threshold_kib) };
+        let answer = unsafe { (library.cuFileDriverSetPollMode)(polls, threshold_kib) };
         check("cuFileDriverSetPollMode", answer, || {
             format!("setting poll mode to {polls}, {threshold_kib} KiB")
         })?;
@@ -178,9 +178,9 @@ impl Driver {
     /// # Errors
     /// As for [`Driver::set_poll_mode`].
     pub fn set_max_direct_io_kib(&self, size: usize) -> CuFileResult<()> {
-        let api = self.enter()?;
+        let library = self.enter()?;
         // SAFETY: takes a number.
-        let answer = unsafe { (api.cuFileDriverSetMaxDirectIOSize)(size) };
+        let answer = unsafe { (library.cuFileDriverSetMaxDirectIOSize)(size) };
         check("cuFileDriverSetMaxDirectIOSize", answer, || {
             format!("setting the largest transfer to {size} KiB")
         })?;
@@ -192,9 +192,9 @@ impl Driver {
     /// # Errors
     /// As for [`Driver::set_poll_mode`]; NVIDIA's 1.20 ignores it in compatibility mode.
     pub fn set_max_cache_kib(&self, size: usize) -> CuFileResult<()> {
-        let api = self.enter()?;
+        let library = self.enter()?;
         // SAFETY: takes a number.
-        let answer = unsafe { (api.cuFileDriverSetMaxCacheSize)(size) };
+        let answer = unsafe { (library.cuFileDriverSetMaxCacheSize)(size) };
         check("cuFileDriverSetMaxCacheSize", answer, || format!("setting the device cache to {size} KiB"))?;
         taken("the device cache (KiB)", size, self.properties()?.max_device_cache_kib as usize)
     }
@@ -204,8 +204,8 @@ impl Driver {
     /// # Errors
     /// [`CuFileError::Missing`] before cuFile 1.15; [`CuFileError::Call`] where there is no such GPU.
     pub fn bar_size_kib(&self, gpu: u32) -> CuFileResult<Option<usize>> {
-        self.enter()?;
-        let function = need!(self.library(), cuFileGetBARSizeInKB)?;
+        let library = self.enter()?;
+        let function = need!(library, cuFileGetBARSizeInKB)?;
         let index = i32::try_from(gpu).map_err(|_| CuFileError::usage(format!("GPU {gpu}")))?;
         let mut size = 0;
         // SAFETY: `size` is writable for the call.
@@ -219,8 +219,8 @@ impl Driver {
     /// # Errors
     /// [`CuFileError::Missing`] before cuFile 1.16.
     pub fn p2p_flags(&self, storage: StorageKind) -> CuFileResult<P2pFlags> {
-        self.enter()?;
-        let function = need!(self.library(), cuFileDriverGetP2PFlags)?;
+        let library = self.enter()?;
+        let function = need!(library, cuFileDriverGetP2PFlags)?;
         let mut flags = sys::CUfileP2PFlags(0 as c_uint);
         // SAFETY: `flags` is writable for the call.
         let answer = unsafe { function(storage.raw(), &mut flags) };
@@ -234,8 +234,8 @@ impl Driver {
     /// [`CuFileError::Missing`] before cuFile 1.16; [`CuFileError::NotTaken`] where the library accepted it and did
     /// nothing, as NVIDIA's 1.20 does in compatibility mode.
     pub fn set_p2p_flags(&self, storage: StorageKind, flags: P2pFlags) -> CuFileResult<()> {
-        self.enter()?;
-        let function = need!(self.library(), cuFileDriverSetP2PFlags)?;
+        let library = self.enter()?;
+        let function = need!(library, cuFileDriverSetP2PFlags)?;
         // SAFETY: takes two numbers.
         let answer = unsafe { function(storage.raw(), sys::CUfileP2PFlags(flags.0)) };
         check("cuFileDriverSetP2PFlags", answer, || format!("setting the P2P flags for {}", storage.name()))?;
@@ -247,8 +247,8 @@ impl Driver {
     /// # Errors
     /// [`CuFileError::Missing`] before cuFile 1.17.
     pub fn export_topology(&self, path: &Path) -> CuFileResult<()> {
-        self.enter()?;
-        let function = need!(self.library(), cuFileExportPCIeTopology)?;
+        let library = self.enter()?;
+        let function = need!(library, cuFileExportPCIeTopology)?;
         let name = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| CuFileError::usage("a path with a zero byte"))?;
         // SAFETY: the name is a C string that lives for the call.

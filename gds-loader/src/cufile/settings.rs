@@ -118,11 +118,12 @@ impl DriverSettings {
 
     /// Sets everything. Must come before opening.
     pub(super) fn apply(&self, library: Library) -> CuFileResult<()> {
+        let entered = library.enter();
         for &(parameter, value) in self.sizes.values() {
-            let function = need!(library, cuFileSetParameterSizeT)?;
+            let function = need!(entered, cuFileSetParameterSizeT)?;
             if parameter == SizeParameter::ProfileStats && value > 0 {
                 // Of no use without the functions that read them, and NVIDIA's 1.14 then crashes when the process ends.
-                need!(library, cuFileGetStatsLevel)?;
+                need!(entered, cuFileGetStatsLevel)?;
             }
             // SAFETY: takes two numbers.
             let answer = unsafe { function(parameter.raw(), value) };
@@ -132,7 +133,7 @@ impl DriverSettings {
             set_switch(library, parameter, value)?;
         }
         for (parameter, value) in self.texts.values() {
-            let function = need!(library, cuFileSetParameterString)?;
+            let function = need!(entered, cuFileSetParameterString)?;
             let text = CString::new(value.as_str())
                 .map_err(|_| CuFileError::usage(format!("{} with a zero byte", parameter.name())))?;
             // SAFETY: the text is a C string that lives for the call.
@@ -144,7 +145,7 @@ impl DriverSettings {
         }
         if let Some(size) = self.max_pinned_kib {
             // SAFETY: takes a number.
-            let answer = unsafe { (library.api().cuFileDriverSetMaxPinnedMemSize)(size) };
+            let answer = unsafe { (entered.cuFileDriverSetMaxPinnedMemSize)(size) };
             check("cuFileDriverSetMaxPinnedMemSize", answer, || setting("the pinned memory limit", &size))?;
         }
         Ok(())
@@ -185,6 +186,7 @@ impl DriverSettings {
 
 /// Sets a switch, without asking whether it took.
 pub(super) fn set_switch(library: Library, parameter: BoolParameter, value: bool) -> CuFileResult<()> {
+    let library = library.enter();
     let function = need!(library, cuFileSetParameterBool)?;
     // SAFETY: takes a number and a C bool.
     let answer = unsafe { function(parameter.raw(), value) };
@@ -192,6 +194,7 @@ pub(super) fn set_switch(library: Library, parameter: BoolParameter, value: bool
 }
 
 fn set_slabs(library: Library, pool: SlabPool, slabs: &[Slab]) -> CuFileResult<()> {
+    let library = library.enter();
     let (call, function) = match pool {
         SlabPool::Posix => {
             ("cuFileSetParameterPosixPoolSlabArray", need!(library, cuFileSetParameterPosixPoolSlabArray)?)

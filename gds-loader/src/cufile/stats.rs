@@ -179,8 +179,8 @@ impl Driver {
     /// # Errors
     /// [`CuFileError::Missing`] before cuFile 1.15, and those of [`Driver::health`], as for everything below.
     pub fn statistics_level(&self) -> CuFileResult<u32> {
-        self.enter()?;
-        let function = need!(self.library(), cuFileGetStatsLevel)?;
+        let library = self.enter()?;
+        let function = need!(library, cuFileGetStatsLevel)?;
         let mut level = 0;
         // SAFETY: `level` is writable for the call.
         let answer = unsafe { function(&mut level) };
@@ -193,8 +193,8 @@ impl Driver {
     /// # Errors
     /// As for [`Driver::statistics_level`]; [`CuFileError::NotTaken`] where the library accepted it and did nothing.
     pub fn set_statistics_level(&self, level: u32) -> CuFileResult<()> {
-        self.enter()?;
-        let function = need!(self.library(), cuFileSetStatsLevel)?;
+        let library = self.enter()?;
+        let function = need!(library, cuFileSetStatsLevel)?;
         let number =
             i32::try_from(level).map_err(|_| CuFileError::usage(format!("statistics level {level}")))?;
         // SAFETY: takes a number.
@@ -216,8 +216,8 @@ impl Driver {
     /// # Errors
     /// As for [`Driver::statistics_level`].
     pub fn start_statistics(&self) -> CuFileResult<()> {
-        self.enter()?;
-        let function = need!(self.library(), cuFileStatsStart)?;
+        let library = self.enter()?;
+        let function = need!(library, cuFileStatsStart)?;
         driver::make_room();
         // SAFETY: takes nothing.
         check("cuFileStatsStart", unsafe { function() }, || "starting statistics".into())
@@ -228,8 +228,8 @@ impl Driver {
     /// # Errors
     /// As for [`Driver::statistics_level`].
     pub fn stop_statistics(&self) -> CuFileResult<()> {
-        self.enter()?;
-        let function = need!(self.library(), cuFileStatsStop)?;
+        let library = self.enter()?;
+        let function = need!(library, cuFileStatsStop)?;
         // SAFETY: takes nothing.
         check("cuFileStatsStop", unsafe { function() }, || "stopping statistics".into())
     }
@@ -240,8 +240,8 @@ impl Driver {
     /// # Errors
     /// As for [`Driver::statistics_level`].
     pub fn reset_statistics(&self) -> CuFileResult<()> {
-        self.enter()?;
-        let function = need!(self.library(), cuFileStatsReset)?;
+        let library = self.enter()?;
+        let function = need!(library, cuFileStatsReset)?;
         // SAFETY: takes nothing.
         check("cuFileStatsReset", unsafe { function() }, || "resetting statistics".into())
     }
@@ -251,8 +251,9 @@ impl Driver {
     /// # Errors
     /// As for [`Driver::statistics_level`]; [`CuFileError::Unavailable`] for a version whose layout is not known.
     pub fn statistics_level1(&self) -> CuFileResult<Level1> {
+        let library = self.enter()?;
         let layout = self.layout()?;
-        let function = need!(self.library(), cuFileGetStatsL1)?;
+        let function = need!(library, cuFileGetStatsL1)?;
         let mut buffer = StatisticsBuffer::new();
         // SAFETY: the buffer is writable for the call, and longer than any library's.
         let answer = unsafe { function(buffer.level1_mut()) };
@@ -265,8 +266,9 @@ impl Driver {
     /// # Errors
     /// As for [`Driver::statistics_level1`].
     pub fn statistics_level2(&self) -> CuFileResult<Level2> {
+        let library = self.enter()?;
         let layout = self.layout()?;
-        let function = need!(self.library(), cuFileGetStatsL2)?;
+        let function = need!(library, cuFileGetStatsL2)?;
         let mut buffer = StatisticsBuffer::new();
         // SAFETY: as for level 1.
         let answer = unsafe { function(buffer.level2_mut()) };
@@ -279,8 +281,9 @@ impl Driver {
     /// # Errors
     /// As for [`Driver::statistics_level1`].
     pub fn statistics_level3(&self) -> CuFileResult<Level3> {
+        let library = self.enter()?;
         let layout = self.layout()?;
-        let function = need!(self.library(), cuFileGetStatsL3)?;
+        let function = need!(library, cuFileGetStatsL3)?;
         let mut buffer = StatisticsBuffer::new();
         // SAFETY: as for level 1.
         let answer = unsafe { function(buffer.level3_mut()) };
@@ -291,7 +294,6 @@ impl Driver {
     }
 
     fn layout(&self) -> CuFileResult<StatisticsLayout> {
-        self.enter()?;
         let version = self.library().version();
         version.and_then(|version| StatisticsLayout::of(version.number())).ok_or_else(|| {
             let version = version.map_or_else(|| "an unknown version".into(), |version| version.to_string());

@@ -19,7 +19,7 @@ use super::driver::{Driver, Release};
 use super::error::{CuFileError, CuFileResult, Direction};
 use super::file::CuFile;
 use super::io::Request;
-use super::library::need;
+use super::library::{Entered, need};
 use super::memory::{Buffer, Span, signed};
 
 /// What is promised about all operations of a stream; the library then does less work for each.
@@ -82,12 +82,11 @@ impl CuFileStream {
         let Some(raw) = stream.raw().map(|raw| raw.cast::<sys::CUstream_st>()) else {
             return Err(CuFileError::usage("the CPU device has no streams"));
         };
-        let library = driver.library();
+        let library = driver.enter_on(Some(stream.device()))?;
         need!(library, cuFileReadAsync)?;
         need!(library, cuFileWriteAsync)?;
         need!(library, cuFileStreamDeregister)?;
         let register = need!(library, cuFileStreamRegister)?;
-        driver.enter_on(Some(stream.device()))?;
         // SAFETY: the stream lives; it is deregistered before it is destroyed.
         let answer = unsafe { register(raw, flags.raw()) };
         answer.result().map_err(|failure| driver.refused(CALL, failure, "registering a stream".into()))?;
@@ -153,7 +152,7 @@ impl CuFileStream {
         buffer_offset: u64,
     ) -> CuFileResult<StreamOperation, (CuFileError, Option<Buffer>)> {
         let checked = self.check(direction, file_offset, len, &mut buffer, buffer_offset);
-        let (span, arguments, function) = match checked {
+        let (library, span, arguments, function) = match checked {
             Ok(checked) => checked,
             Err(error) => return Err((error, Some(buffer))),
         };
@@ -183,6 +182,7 @@ impl CuFileStream {
                 self.inner.raw,
             )
         };
+        drop(library);
         let operation = StreamOperation { flight: Some(flight) };
         match answer.result() {
             Ok(()) => Ok(operation),
@@ -207,7 +207,7 @@ impl CuFileStream {
         len: u64,
         buffer: &mut Buffer,
         buffer_offset: u64,
-    ) -> CuFileResult<(Span, Arguments, sys::functions::cuFileReadAsync)> {
+    ) -> CuFileResult<(Entered, Span, Arguments, sys::functions::cuFileReadAsync)> {
         let driver = &self.inner.driver;
         let whole = match direction {
             Direction::Read => buffer.writable()?,
@@ -230,12 +230,12 @@ impl CuFileStream {
             buffer_offset: AtomicI64::new(span.offset()?),
             count: AtomicIsize::new(NO_COUNT),
         };
+        let library = driver.enter_on(Some(&self.inner.device))?;
         let function = match direction {
-            Direction::Read => need!(driver.library(), cuFileReadAsync)?,
-            Direction::Write => need!(driver.library(), cuFileWriteAsync)?,
+            Direction::Read => need!(library, cuFileReadAsync)?,
+            Direction::Write => need!(library, cuFileWriteAsync)?,
         };
-        driver.enter_on(Some(&self.inner.device))?;
-        Ok((span, arguments, function))
+        Ok((library, span, arguments, function))
     }
 }
 
@@ -248,10 +248,10 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Release::By(api) = self.driver.enter_to_release() {
+        if let Release::By(library) = self.driver.enter_to_release() {
             self.device.make_current().ok();
             // SAFETY: registered once, and deregistered once, here; operations in flight would hold a clone.
-            let answer = api.cuFileStreamDeregister.map(|deregister| unsafe { deregister(self.raw) });
+            let answer = library.cuFileStreamDeregister.map(|deregister| unsafe { deregister(self.raw) });
             if let Some(Err(failure)) = answer.map(sys::CUfileError::result) {
                 tracing::warn!(%failure, "cuFileStreamDeregister failed");
             }

@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use cufile_sys::{CUfileIOVec_t, TransferError};
 
-use super::ending::transferring;
 use super::error::{CuFileError, CuFileResult, Direction};
 use super::file::CuFile;
 use super::io::{Request, errno};
@@ -136,7 +135,7 @@ impl CuFile {
         pieces: &[Span],
         file_offset: u64,
     ) -> CuFileResult<Result<usize, TransferError>> {
-        self.driver().enter()?;
+        let library = self.driver().enter()?;
         let offset = signed(file_offset, "in a file")?;
         let length =
             |span: &Span| usize::try_from(span.len()).map_err(|_| CuFileError::usage("too many bytes"));
@@ -145,10 +144,9 @@ impl CuFile {
             .map(|span| Ok(CUfileIOVec_t { base: span.start(), len: length(span)? }))
             .collect::<CuFileResult<Vec<_>>>()?;
         let function = match direction {
-            Direction::Read => need!(self.driver().library(), cuFileReadv)?,
-            Direction::Write => need!(self.driver().library(), cuFileWritev)?,
+            Direction::Read => need!(library, cuFileReadv)?,
+            Direction::Write => need!(library, cuFileWritev)?,
         };
-        let _transfer = transferring();
         // SAFETY:
         // - the handle is registered, since `self` holds it, and the array lives for the call;
         // - each vector is memory that the caller has access to for the time of this call: unique access for reading

@@ -225,7 +225,8 @@ fn verify_mode(library: Library, mode: Mode, shared: bool) -> CuFileResult<bool>
 fn call_open(library: Library, mode: Mode, limit: Duration) -> CuFileResult<()> {
     const DRIVER_NOT_INITIALIZED: i32 = 5001;
     const ALREADY_OPEN: i32 = 5026;
-    let open = library.api().cuFileDriverOpen;
+    let library = library.enter();
+    let open = library.cuFileDriverOpen;
     // SAFETY: takes nothing; it may run on any thread.
     let answer = bounded(OPENING, limit, move || unsafe { open() })?;
     let Err(failure) = answer.result() else { return Ok(()) };
@@ -244,10 +245,10 @@ fn call_open(library: Library, mode: Mode, limit: Duration) -> CuFileResult<()> 
 
 fn call_close(library: Library, limit: Duration) -> CuFileResult<()> {
     const CLOSING: &str = "closing cuFile's driver";
-    let api = library.api();
-    let (call, close) = match api.cuFileDriverClose_v2 {
+    let library = library.enter();
+    let (call, close) = match library.cuFileDriverClose_v2 {
         Some(close) => ("cuFileDriverClose_v2", close as unsafe extern "C" fn() -> CUfileError_t),
-        None => ("cuFileDriverClose", api.cuFileDriverClose),
+        None => ("cuFileDriverClose", library.cuFileDriverClose),
     };
     // SAFETY: takes nothing; it may run on any thread.
     let answer = bounded(CLOSING, limit, move || unsafe { close() })?;
@@ -281,7 +282,8 @@ pub(super) fn close(driver: Driver) -> CuFileResult<(), (Driver, CuFileError)> {
     })
 }
 
-/// What `work` returns, unless that takes longer than `limit`: then the thread it runs on is left behind.
+/// What `work` returns, unless that takes longer than `limit`: then the thread it runs on is left behind. The caller is the one to
+/// have entered the library: what never returns is not to be waited for at the end of the process.
 pub(in crate::cufile) fn bounded<T: Send + 'static>(
     doing: &str,
     limit: Duration,
