@@ -45,6 +45,8 @@ fn lock() -> CuFileResult<MutexGuard<'static, State>> {
 pub(super) fn open(mode: Mode, settings: &DriverSettings) -> CuFileResult<Driver> {
     settings.validate()?;
     let library = Library::load()?;
+    // For the whole of it: no thread is to be halted by the end of the process while it holds the lock.
+    let _entered = library.enter();
     let mut state = lock()?;
     if let Some(limit) = state.timed_out {
         return Err(CuFileError::TimedOut { doing: OPENING.into(), limit });
@@ -256,9 +258,10 @@ fn call_close(library: Library, limit: Duration) -> CuFileResult<()> {
 }
 
 pub(super) fn close(driver: Driver) -> CuFileResult<(), (Driver, CuFileError)> {
-    if let Err(error) = driver.health() {
-        return Err((driver, error));
-    }
+    let _entered = match driver.enter() {
+        Ok(entered) => entered,
+        Err(error) => return Err((driver, error)),
+    };
     let mut state = match lock() {
         Ok(state) => state,
         Err(error) => return Err((driver, error)),
