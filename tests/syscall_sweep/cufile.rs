@@ -38,6 +38,9 @@ const SUBMIT: &str = "cuFileBatchIOSubmit";
 /// Memory that could not be deregistered is kept, and its share of the GPU's BAR1 with it.
 const DEREGISTER: &str = "cuFileBufDeregister";
 
+/// What [`DEREGISTER`] answers where there is nothing to deregister.
+const NOT_REGISTERED: u32 = 5024;
+
 /// So many codes are tried at the K-th use of a function.
 fn codes_at(function: &str, k: u64) -> usize {
     match (long(), function == SUBMIT) {
@@ -131,7 +134,10 @@ fn in_this_process(operations: &[Operation]) {
                     left.unwrap_or_else(&find);
                     let (again, _) = run("");
                     let given_up = is_given_up(again.as_ref());
-                    if again != first && !(given_up && function == SUBMIT) {
+                    // Memory that is said not to be registered is freed, and the simulator has it registered still: what comes to
+                    // lie there next may be refused, which is by chance.
+                    let is_lie = function == DEREGISTER && code == NOT_REGISTERED;
+                    if again != first && !(given_up && function == SUBMIT) && !is_lie {
                         find(format!("the next run: {again:?}, the first: {first:?}"));
                     }
                     if given_up || function == DEREGISTER {
