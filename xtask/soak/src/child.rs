@@ -20,6 +20,9 @@ use crate::verdict::steady_threads;
 /// How long threads that have been joined may take to leave /proc.
 const SETTLE: Duration = Duration::from_secs(2);
 
+/// How many seconds more a row has in which no load was whole yet.
+const UNLUCKY: f64 = 20.0;
+
 /// Bytes that each arena of the C library's allocator may keep free at its end: its own default, as long as nothing moves it.
 pub(crate) const TRIM_THRESHOLD: libc::c_int = 128 << 10;
 
@@ -72,8 +75,10 @@ pub(crate) fn run(spec: &Spec) -> Result<Findings> {
         findings.samples.push(Sample::now(findings.loads)?);
         let (loads, seconds) = (at_once * (round + 1), begin.elapsed().as_secs_f64());
         let done = loads >= spec.loads && seconds >= spec.least_seconds;
-        // A row that is out of time has at least something to be judged by.
-        if done || (seconds >= spec.seconds && round >= 3) {
+        // A row that is out of time has at least something to be judged by, and one in which all failed so far may have had no luck.
+        let failed: u64 = findings.errors.values().sum();
+        let is_lucky = failed < findings.loads || seconds >= spec.seconds + UNLUCKY;
+        if is_lucky && (done || (seconds >= spec.seconds && round >= 3)) {
             break;
         }
     }

@@ -46,7 +46,12 @@ impl Stacks {
             }
             // Straight after it was asked whether there is one, Rust maps one and protects its end; straight after it was
             // disabled, it unmaps it.
-            libc::SYS_mmap | libc::SYS_mprotect | libc::SYS_munmap if at_signals.is_some() => Some(None),
+            libc::SYS_mmap | libc::SYS_mprotect if at_signals.is_some() => Some(None),
+            libc::SYS_munmap if at_signals.is_some() => {
+                // The last call of its own that an ending thread makes here: its place is for another.
+                self.at_signals = self.at_signals.map(|known| if known == thread { 0 } else { known });
+                Some(None)
+            }
             libc::SYS_mmap if call.args[3] & libc::MAP_STACK as u64 != 0 => {
                 let start = perform(call, &call.args);
                 let free = self.stacks.iter_mut().find(|(_, end)| *end == 0)?;
