@@ -173,6 +173,25 @@ fn a_slot_comes_back_only_after_its_copy() {
     });
 }
 
+/// However busy the machine is: what the ring has waited for it has let go, and what it has not it holds.
+#[test]
+fn a_launch_does_not_wait_for_its_copy() {
+    on_simulator("a_launch_does_not_wait_for_its_copy", &[], || {
+        let device = cuda();
+        let mut ring = ring(&device, 1);
+        let (carved, mut parts) = in_slots(&device, 1);
+        let filled = take_filled(&mut ring, &[1; SLOT]);
+        pause_copies();
+        resume_copies_after(Duration::from_millis(50));
+        ring.launch(filled, vec![SlotCopy { slot_offset: 0, to: parts.remove(0) }]).unwrap();
+        assert_eq!(ring.statistics().waits, 0);
+        let carved = carved.reunite().unwrap_err();
+        let slot = ring.take().unwrap();
+        assert_eq!(bytes_of(&reunite(carved)), [1; SLOT]);
+        ring.put_back(slot);
+    });
+}
+
 #[test]
 fn dropping_a_ring_waits_for_its_copies() {
     on_simulator("dropping_a_ring_waits_for_its_copies", &[], || {
