@@ -6,8 +6,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
 
 use tempfile::TempDir;
+
+/// How often the removal of a folder is tried.
+const TRIES: u32 = 1000;
 
 /// The shell's convention for a process that SIGINT ended: 128 + 2.
 const INTERRUPTED: i32 = 130;
@@ -30,8 +34,11 @@ impl TemporaryFolder {
             // Without a handler the signal keeps its usual meaning: it ends the process, and the folder stays.
             let _ = ctrlc::set_handler(remove_and_exit);
         });
+        // Listed as it is made: an interrupt in between would not know of it.
+        let mut folders = folders();
         let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
-        let listed = Listed::new(folder.path());
+        folders.push(folder.path().to_owned());
+        let listed = Listed(folder.path().to_owned());
         Ok(Self { folder, _listed: listed })
     }
 
@@ -42,13 +49,6 @@ impl TemporaryFolder {
 
 #[derive(Debug)]
 struct Listed(PathBuf);
-
-impl Listed {
-    fn new(folder: &Path) -> Self {
-        folders().push(folder.to_owned());
-        Self(folder.to_owned())
-    }
-}
 
 impl Drop for Listed {
     fn drop(&mut self) {
@@ -62,10 +62,15 @@ fn folders() -> MutexGuard<'static, Vec<PathBuf>> {
 
 /// Runs on the handler's own thread, not in the signal's context, so it may allocate and touch files.
 fn remove_and_exit() {
-    for folder in folders().iter() {
-        // A second try for a folder into which a worker put one more file meanwhile.
-        if std::fs::remove_dir_all(folder).is_err() && folder.exists() {
-            let _ = std::fs::remove_dir_all(folder);
+    // Never let go: no folder is made any more, and who drops one waits here for the end, instead of ending the process another way.
+    let folders = folders();
+    for folder in folders.iter() {
+        // Workers put more files into it meanwhile, until what they put them into has gone.
+        for _ in 0..TRIES {
+            if std::fs::remove_dir_all(folder).is_ok() || !folder.exists() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
     std::process::exit(INTERRUPTED);
