@@ -311,50 +311,66 @@ fn script(numbers: &mut Numbers) -> String {
     faults.collect::<Vec<_>>().join(",")
 }
 
+/// Tells a process of [`many_faults_at_random`] its seed.
+const SEED: &str = "GDS_SWEEP_SEED";
+
 #[test]
 fn many_faults_at_random() {
     let test = "many_faults_at_random";
-    let settings =
-        [REAL, ("CUDA_SIM_COPY_LATENCY_US", "50"), ("CUDA_SIM_JITTER_US", "200"), ("CUDA_SIM_BAR1", "1GiB")];
-    cufile_sim::on_simulator(test, &settings, || {
-        let folder = folder::on_disk(test);
-        let sizes = [(700_000, 1_300_001), (2_000_003, 4096), (4097, 1_200_000)];
-        for (number, (first, second)) in sizes.into_iter().enumerate() {
-            let path = folder.path().join(format!("model-{:05}-of-00003.safetensors", number + 1));
-            let name = |part: &str| format!("{number}.{part}");
-            let tiny = |file: File, k: u64| file.tensor(&name(&format!("tiny.{k}")), "F32", &[k % 7]);
-            let file =
-                File::new().tensor(&name("first"), "U8", &[first]).tensor(&name("second"), "U8", &[second]);
-            (0..40).fold(file, tiny).write(&path);
+    // A process each, so that one that hangs is noticed within the limit of any other.
+    for seed in 0..if long() { 33 } else { 1 } {
+        let seed = (20_261_129_u64 + seed).to_string();
+        let settings = [
+            REAL,
+            ("CUDA_SIM_COPY_LATENCY_US", "50"),
+            ("CUDA_SIM_JITTER_US", "200"),
+            ("CUDA_SIM_BAR1", "1GiB"),
+            (SEED, &seed),
+        ];
+        let body = || many_faults_in_this_process(test, std::env::var(SEED).unwrap().parse().unwrap());
+        if cufile_sim::on_simulator(test, &settings, body).is_none() {
+            return;
         }
-        let device = Device::cuda(0).unwrap();
-        let mut numbers = Numbers(20_261_129);
-        let (mut by_gds, mut elsewhere) = (0, 0);
-        for round in 0..if long() { 2000 } else { 60 } {
-            let faults = script(&mut numbers);
-            let (threads, pages) =
-                (1 + numbers.below(5) as usize, [4, 16, 64, 256][numbers.below(4) as usize]);
-            let batches = numbers.below(2) == 1;
-            let what = format!(
-                "round {round}: {faults}; {threads} threads, reads of {pages} pages, batches {batches}"
-            );
-            eprintln!("{what}");
-            cufile_sim::set_script(&faults);
-            let loader = Loader::new().device(device.clone()).backend(Backend::Auto);
-            let loader = loader.threads(threads).read_size(pages * 4096).cufile_batches(batches);
-            let model = loader.load(folder.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
-            for tensor in model.tensors().filter(|tensor| !tensor.is_empty()) {
-                let found = control::read_device_memory(tensor.device_address(), tensor.len() as usize);
-                assert!(found == payload(tensor.name(), found.len()), "{what}: {tensor:?}");
-            }
-            let report = model.report();
-            assert_eq!(report.paths.total(), report.bytes, "{what}");
-            by_gds += report.paths.get(PathKind::Gds);
-            elsewhere += report.bytes - report.paths.get(PathKind::Gds);
-            drop(model);
-            assert_eq!(cufile_sim::report().alive, Alive::default(), "{what}");
+    }
+}
+
+fn many_faults_in_this_process(test: &str, seed: u64) {
+    let folder = folder::on_disk(test);
+    let sizes = [(700_000, 1_300_001), (2_000_003, 4096), (4097, 1_200_000)];
+    for (number, (first, second)) in sizes.into_iter().enumerate() {
+        let path = folder.path().join(format!("model-{:05}-of-00003.safetensors", number + 1));
+        let name = |part: &str| format!("{number}.{part}");
+        let tiny = |file: File, k: u64| file.tensor(&name(&format!("tiny.{k}")), "F32", &[k % 7]);
+        let file =
+            File::new().tensor(&name("first"), "U8", &[first]).tensor(&name("second"), "U8", &[second]);
+        (0..40).fold(file, tiny).write(&path);
+    }
+    let device = Device::cuda(0).unwrap();
+    let mut numbers = Numbers(seed);
+    let (mut by_gds, mut elsewhere) = (0, 0);
+    for round in 0..60 {
+        let faults = script(&mut numbers);
+        let (threads, pages) = (1 + numbers.below(5) as usize, [4, 16, 64, 256][numbers.below(4) as usize]);
+        let batches = numbers.below(2) == 1;
+        let what = format!(
+            "seed {seed}, round {round}: {faults}; {threads} threads, reads of {pages} pages, batches {batches}"
+        );
+        eprintln!("{what}");
+        cufile_sim::set_script(&faults);
+        let loader = Loader::new().device(device.clone()).backend(Backend::Auto);
+        let loader = loader.threads(threads).read_size(pages * 4096).cufile_batches(batches);
+        let model = loader.load(folder.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        for tensor in model.tensors().filter(|tensor| !tensor.is_empty()) {
+            let found = control::read_device_memory(tensor.device_address(), tensor.len() as usize);
+            assert!(found == payload(tensor.name(), found.len()), "{what}: {tensor:?}");
         }
-        println!("{by_gds} bytes by gds, {elsewhere} elsewhere");
-        assert!(by_gds > elsewhere / 10 && elsewhere > by_gds / 10, "the faults hit all or nothing");
-    });
+        let report = model.report();
+        assert_eq!(report.paths.total(), report.bytes, "{what}");
+        by_gds += report.paths.get(PathKind::Gds);
+        elsewhere += report.bytes - report.paths.get(PathKind::Gds);
+        drop(model);
+        assert_eq!(cufile_sim::report().alive, Alive::default(), "{what}");
+    }
+    println!("{by_gds} bytes by gds, {elsewhere} elsewhere");
+    assert!(by_gds > elsewhere / 10 && elsewhere > by_gds / 10, "the faults hit all or nothing");
 }
