@@ -13,7 +13,7 @@ use gds_loader::{
 };
 use sha2::{Digest as _, Sha256};
 use test_support::fixture::{File, payload};
-use test_support::{control, cufile_sim, folder, on_simulator};
+use test_support::{Simulation, control, cufile_sim, folder, on_simulator};
 
 /// One tensor of 4,000 bytes, named `a`.
 fn small(folder: &Path) -> PathBuf {
@@ -186,6 +186,35 @@ fn waits_for_the_callers_stream(test: &str, kind: PathKind) {
         stream.synchronize(Duration::from_secs(30)).unwrap();
         assert!(control::read_device_memory(memory.address(), 4000) == payload("a", 4000));
     });
+}
+
+/// Only an error of the device tells the owner of the memory to keep it, so it is one whenever copies may be in flight.
+#[test]
+fn a_load_that_fails_with_copies_in_flight_is_an_error_of_the_device() {
+    const LEN: usize = 8 << 20;
+    let test = "a_load_that_fails_with_copies_in_flight_is_an_error_of_the_device";
+    // Longer than a load waits for them where it has failed.
+    let settings = [("CUDA_SIM_COPY_LATENCY_US", "12000000")];
+    let outcome = Simulation::new(test).settings(&settings).run(|| {
+        let folder = folder::on_disk(test);
+        let path = folder.path().join("model.safetensors");
+        File::new().tensor("a", "U8", &[LEN as u64]).write(&path);
+        let device = Device::cuda(0).unwrap();
+        let memory = device.allocate(LEN as u64, 256).unwrap();
+        let cut = path.clone();
+        let loader = Loader::new().device(device.clone()).backend(Backend::Only(PathKind::Buffered));
+        let loader = loader.threads(1).slots(16).read_size(1 << 20).on_progress(move |_| {
+            std::fs::OpenOptions::new().write(true).open(&cut).unwrap().set_len(4 << 20).unwrap();
+        });
+        // SAFETY: `memory` is kept until the process ends, and nothing else touches it.
+        let destination = unsafe { Destination::device("a", &device, memory.address(), LEN as u64) }.unwrap();
+        let error = loader.load_into(&path, vec![destination]).unwrap_err();
+        std::mem::forget(memory);
+        assert!(matches!(error, Error::Device(_)), "{error}");
+        assert!(error.to_string().contains(path.to_str().unwrap()), "what failed first: {error}");
+    });
+    let Some(outcome) = outcome else { return };
+    assert!(outcome.finished, "{outcome}");
 }
 
 #[test]

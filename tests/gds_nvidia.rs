@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use cuda_staging::Device;
 use gds_loader::cufile::{
-    Batch, CuFile, CuFileStream, Driver, DriverSettings, Mode, Operation, RegisteredBuffer, SizeParameter,
-    StreamFlags,
+    Batch, CuFile, CuFileStream, Driver, DriverSettings, Library, Mode, Operation, RegisteredBuffer,
+    SizeParameter, StreamFlags,
 };
 use gds_loader::{Backend, Loader, PathKind};
 use gds_support::{Checkpoint, LIBRARY, load, load_well, nvidia};
@@ -220,6 +220,35 @@ fn what_a_killed_process_left_takes_no_statistics_away() {
             drop(used);
             others.remove();
         }
+    });
+    if let Some(outcome) = outcome {
+        outcome.assert_well();
+    }
+}
+
+/// A server may ask for the version and leave loading to processes that it forks.
+#[test]
+fn a_child_of_a_process_that_asked_for_the_version_leaves_no_statistics_either() {
+    let test = "a_child_of_a_process_that_asked_for_the_version_leaves_no_statistics_either";
+    let Some(library) = nvidia(test, "1.20") else { return };
+    let simulation =
+        Simulation::new(test).setting(LIBRARY, library).setting("CUFILE_LOGFILE_PATH", "/dev/null");
+    let outcome = simulation.run(|| {
+        assert_eq!(Library::load().unwrap().version().unwrap().to_string(), "1.20");
+        // SAFETY: the child is as one that a server forks: it opens what its parent has not, and ends by exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a child that hangs is ended.
+            unsafe { libc::alarm(60) };
+            let settings = DriverSettings::new().size(SizeParameter::ProfileStats, 3);
+            let opened = settings.open(Mode::Compat).is_ok_and(|driver| driver.statistics_level3().is_ok());
+            std::process::exit(if opened { 7 } else { 8 });
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable; the child is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 7));
+        assert!(Segment::of(child.unsigned_abs()).is_none(), "its end removes it");
     });
     if let Some(outcome) = outcome {
         outcome.assert_well();

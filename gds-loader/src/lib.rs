@@ -28,6 +28,7 @@ mod model;
 mod pipeline;
 pub mod plan;
 mod policy;
+mod process;
 mod report;
 mod save;
 pub mod source;

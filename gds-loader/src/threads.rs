@@ -8,15 +8,20 @@ use std::thread;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use crate::process::Owner;
+
 /// Does `work`, whose parallel iterators use the threads there are.
 #[doc(hidden)]
 pub fn in_parallel<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
+    static OWNER: Owner = Owner::nobody();
     // Within a pool already: ours, or the caller's own.
     if rayon::current_thread_index().is_some() {
         return work();
     }
-    match POOL.get_or_init(|| most_threads(start)) {
+    // The child of a fork has the pool without its threads.
+    let pool = OWNER.claim().then(|| POOL.get_or_init(|| most_threads(start)).as_ref()).flatten();
+    match pool {
         Some(pool) => pool.install(work),
         None => {
             // From now on this thread is a pool of one, which is never ended. Where even that is refused, rayon decides.

@@ -34,6 +34,24 @@ fn short_counts_are_continued_to_the_exact_count() {
     });
 }
 
+/// A library that fails and leaves errno as a signal set it would otherwise be asked for ever.
+#[test]
+fn what_is_always_interrupted_is_an_error() {
+    on_sim("what_is_always_interrupted_is_an_error", &[], || {
+        let sample = Sample::of("interrupted", 65536);
+        let driver = compat();
+        let file = CuFile::open(&driver, &sample.path).unwrap();
+        set_script("read@2+=-1:4,readv@1+=-1:4,read@1=bytes:4096");
+        let mut buffer = registered(&driver, 65536);
+        let error = file.read_exact(&mut buffer, 0).unwrap_err();
+        assert_eq!((error.errno(), error.done()), (Some(4), 4096), "{error}");
+        let mut pieces = [IoSliceMut::new(&mut buffer)];
+        assert_eq!(file.read_vectored_exact(&mut pieces, 0).unwrap_err().errno(), Some(4));
+        set_script("");
+        file.read_exact(&mut buffer, 0).unwrap();
+    });
+}
+
 #[test]
 fn short_writes_are_continued_to_the_exact_count() {
     on_sim(

@@ -117,27 +117,54 @@ fn a_batch_dropped_in_flight_waits() {
 #[test]
 fn what_never_ends_is_never_freed() {
     const TEST: &str = "what_never_ends_is_never_freed";
-    let settings = [("CUFILE_SIM_MODE", "real"), ("CUFILE_SIM_SCRIPT", "batch_event@2=lost")];
-    let outcome = on_sim_leaving(TEST, &settings, || {
-        let sample = Sample::of("lost", 1 << 20);
-        let driver = Driver::open(Mode::Direct).unwrap();
-        let file = CuFile::open(&driver, &sample.path).unwrap();
-        let mut batch = Batch::new(&driver, 4).unwrap();
-        let read =
-            |place: u64| Operation::read(&file, place * 4096, 4096, registered(&driver, 4096), 0).unwrap();
-        batch.submit((0..4).map(read).collect()).unwrap();
-        assert_eq!(batch.wait(4, Duration::from_millis(300)).unwrap().len(), 3);
-        drop(batch);
-        let error = driver.health().unwrap_err();
-        assert!(matches!(error, CuFileError::Poisoned { .. }), "{error}");
-        assert!(matches!(Driver::open(Mode::Direct), Err(CuFileError::Poisoned { .. })));
-        let mut memory = device_memory(4096);
-        assert_eq!(file.read_exact(&mut memory, 0).unwrap_err().kind(), CuFileErrorKind::Broken);
-    });
-    if let Some(outcome) = outcome {
+    // One whose end is not told, and one that does not end: cancelling waits for that one.
+    for script in ["batch_event@2=lost", "batch_event@1=hang"] {
+        let settings = [("CUFILE_SIM_MODE", "real"), ("CUFILE_SIM_SCRIPT", script)];
+        let outcome = on_sim_leaving(TEST, &settings, || {
+            let sample = Sample::of("lost", 1 << 20);
+            let driver = Driver::open(Mode::Direct).unwrap();
+            let file = CuFile::open(&driver, &sample.path).unwrap();
+            let mut batch = Batch::new(&driver, 4).unwrap();
+            let read = |place: u64| {
+                Operation::read(&file, place * 4096, 4096, registered(&driver, 4096), 0).unwrap()
+            };
+            batch.submit((0..4).map(read).collect()).unwrap();
+            assert_eq!(batch.wait(4, Duration::from_millis(300)).unwrap().len(), 3);
+            let start = Instant::now();
+            drop(batch);
+            assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+            let error = driver.health().unwrap_err();
+            assert!(matches!(error, CuFileError::Poisoned { .. }), "{error}");
+            assert!(matches!(Driver::open(Mode::Direct), Err(CuFileError::Poisoned { .. })));
+            let mut memory = device_memory(4096);
+            assert_eq!(file.read_exact(&mut memory, 0).unwrap_err().kind(), CuFileErrorKind::Broken);
+        });
+        let Some(outcome) = outcome else { return };
         let alive = outcome.report().ours_alive();
         assert_eq!(alive["allocations"].count, 1, "the lost operation's memory, and no other: {alive:?}");
     }
+}
+
+/// Nor where the caller gives it up.
+#[test]
+fn cancelling_what_never_ends_is_an_error_in_time() {
+    const TEST: &str = "cancelling_what_never_ends_is_an_error_in_time";
+    let settings = [("CUFILE_SIM_MODE", "real"), ("CUFILE_SIM_SCRIPT", "batch_event@1=hang")];
+    let outcome = on_sim_leaving(TEST, &settings, || {
+        let sample = Sample::of("cancelled", 65536);
+        let driver = Driver::open(Mode::Direct).unwrap();
+        let file = CuFile::open(&driver, &sample.path).unwrap();
+        let mut batch = Batch::new(&driver, 1).unwrap();
+        batch.submit(vec![Operation::read(&file, 0, 4096, registered(&driver, 4096), 0).unwrap()]).unwrap();
+        let start = Instant::now();
+        let error = batch.cancel().unwrap_err();
+        assert!(matches!(error, CuFileError::TimedOut { .. }), "{error}");
+        drop(batch);
+        assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+        assert!(matches!(driver.health(), Err(CuFileError::Poisoned { .. })));
+    });
+    let Some(outcome) = outcome else { return };
+    assert_eq!(outcome.report().ours_alive()["allocations"].count, 1);
 }
 
 #[test]

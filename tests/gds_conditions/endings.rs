@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use cuda_staging::Device;
 use gds_loader::cufile::{
-    Batch, CuFile, CuFileStream, Driver, Mode, Operation, RegisteredBuffer, StreamFlags,
+    Batch, BoolParameter, CuFile, CuFileError, CuFileStream, Driver, Library, Mode, Operation,
+    RegisteredBuffer, StreamFlags,
 };
 use gds_loader::{Backend, Loader, Model, PathKind};
 use test_support::cufile_sim;
@@ -60,20 +61,34 @@ fn a_fork_in_the_middle() {
     on_both(test, &[], || {
         let sample = Sample::new(test);
         let path = sample.path().to_owned();
+        let of_parent = forced();
         let fork = move || {
-            // SAFETY: the child only loads, which answers with an error, and leaves by `_exit`.
+            // SAFETY: the child only loads, and leaves by `_exit`.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                let refused =
-                    |backend| loader_of_the_child(backend).is_some_and(|loader| loader.load(&path).is_ok());
-                let any = [Backend::Auto, Backend::Only(PathKind::Gds)].into_iter().any(refused);
+                // SAFETY: a child that hangs is ended.
+                unsafe { libc::alarm(30) };
+                let loads = |loader: Loader| loader.load(&path).is_ok();
+                let of_child = |backend| loader_of_the_child(backend).is_some_and(loads);
+                let right = [
+                    !of_child(Backend::Auto),
+                    !of_child(Backend::Only(PathKind::Gds)),
+                    !loads(of_parent.clone()),
+                    loads(Loader::new().device(Device::cpu())),
+                    matches!(
+                        Library::load().and_then(|library| library.switch(BoolParameter::ForceCompatMode)),
+                        Err(CuFileError::Forked)
+                    ),
+                ];
+                let wrong = right.iter().position(|right| !right).map_or(0, |place| place + 1);
                 // SAFETY: ends this process at once, without the destructors of the parent's libraries.
-                unsafe { libc::_exit(i32::from(any)) };
+                unsafe { libc::_exit(wrong as i32) };
             }
             let mut status = 0;
             // SAFETY: `status` is writable; the child is ours.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert_eq!(status, 0, "the child loaded with the parent's driver, or died");
+            assert!(libc::WIFEXITED(status), "the child was ended: {status}");
+            assert_eq!(libc::WEXITSTATUS(status), 0, "what is wrong with the child, from 1 on");
         };
         let model = with(&forced(), fork).load(sample.path()).unwrap();
         sample.check(&model);

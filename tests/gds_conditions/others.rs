@@ -1,13 +1,47 @@
 //! Others in the process that use the same driver.
 
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use gds_loader::cufile::{Driver, Mode};
+use gds_loader::cufile::{CuFileError, Driver, Mode};
 use gds_loader::{Backend, Error, ErrorKind, GdsProof, PathKind};
 use test_support::{Segment, cufile_sim};
 
 use crate::bed::{LATE_COPIES, REAL, Sample, as_another_user, forced, loader, on_both, proof, reasons, with};
+
+/// A server that is out of descriptors for a moment has cuFile again when it is not.
+#[test]
+fn a_passing_shortage_of_descriptors_takes_nothing_away_for_good() {
+    const MOST: u64 = 200;
+    let test = "others::a_passing_shortage_of_descriptors_takes_nothing_away_for_good";
+    on_both(test, &[], || {
+        let sample = Sample::new(test);
+        let before = forced().load(sample.path()).unwrap();
+        sample.check(&before);
+        let limit = libc::rlimit { rlim_cur: MOST, rlim_max: MOST };
+        // SAFETY: the limit is a readable struct.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        let mut short = 0;
+        for free in 0..24 {
+            let mut taken: Vec<_> = (0..MOST).map_while(|_| File::open("/dev/null").ok()).collect();
+            taken.truncate(taken.len() - free);
+            match loader(Backend::Auto).load(sample.path()) {
+                Ok(model) => sample.check(&model),
+                Err(_) => short += 1,
+            }
+        }
+        assert!(short > 0, "no load was short of descriptors");
+        sample.check(&forced().load(sample.path()).unwrap());
+        let error = {
+            let _taken: Vec<_> = (0..MOST).map_while(|_| File::open("/dev/null").ok()).collect();
+            Driver::open(Mode::Direct).unwrap_err()
+        };
+        assert!(matches!(error, CuFileError::Shortage { .. }), "{error}");
+        assert_eq!(error.errno(), Some(libc::EMFILE));
+        Driver::open(Mode::Direct).unwrap();
+    });
+}
 
 #[test]
 fn another_user_closes_the_driver_in_the_middle() {

@@ -49,15 +49,23 @@ impl Target {
         self.before.iter().for_each(|(name, bytes)| fs::write(self.folder.path().join(name), bytes).unwrap());
     }
 
-    /// What is wrong with what is there. The first save that went well has left what every later one must, and what it says it left
-    /// besides, with what proves that to be ours; that goes with the next save.
+    /// What is wrong with what is there. The first save that went well has left what every later one must. What a save says it left
+    /// besides, and what stays where either checkpoint may be the one after a power cut, is ours to prove, and goes with the next save.
     fn left(&self, ended: &Ended, save: impl FnOnce() -> Ended) -> Result<(), String> {
         let mut found = files(self.folder.path());
-        let told = self.told.take();
+        let mut told = self.told.take();
+        if is_in_place(ended) {
+            let after = self.after.get().unwrap();
+            let of_old = |name: &&String| found.contains_key(*name) && !after.contains_key(*name);
+            told = self.before.keys().filter(of_old).cloned().collect();
+        }
         if let Some(missing) = told.iter().find(|name| !found.contains_key(*name)) {
             return Err(format!("{missing} is said to be left and is not there, after {ended:?}"));
         }
-        let proves = |name: &str| told.iter().any(|told| name.starts_with(&format!(".{told}.gds-tmp-")));
+        let proves = |name: &str| {
+            let of = |file: &String| name.starts_with(&format!(".{file}.gds-tmp-"));
+            told.iter().any(of) || (is_in_place(ended) && self.after.get().unwrap().keys().any(of))
+        };
         let besides: Vec<String> =
             found.keys().filter(|name| told.contains(*name) || proves(name)).cloned().collect();
         found.retain(|name, _| !besides.contains(name));
@@ -67,7 +75,7 @@ impl Target {
         };
         let fits = match ended {
             Ended::Right(_) => found == *after,
-            Ended::Failed(_, text) if text.contains("is in place") => found == *after,
+            Ended::Failed(..) if is_in_place(ended) => found == *after,
             Ended::Failed(..) => found == self.before,
         };
         if fits && besides.is_empty() {
@@ -90,6 +98,11 @@ impl Target {
             found.iter().map(|(name, bytes)| format!("{name} ({})", state(name, bytes))).collect();
         Err(format!("left {said:?} after {ended:?}"))
     }
+}
+
+/// Whether all that failed is to make it certain that what was saved is there after a power cut.
+fn is_in_place(ended: &Ended) -> bool {
+    matches!(ended, Ended::Failed(_, text) if text.contains("is in place"))
 }
 
 fn save(saver: &Saver, model: &Model, path: &Path, target: &Target) -> Ended {

@@ -23,6 +23,9 @@ use super::operation::{Completion, Operation, Ticket};
 /// How long the end of an operation is waited for that may never be reported.
 const GRACE: Duration = Duration::from_millis(250);
 
+/// How long cancelling is waited for, which NVIDIA's does at once.
+const CANCEL_LIMIT: Duration = Duration::from_secs(1);
+
 /// A refused submission.
 #[derive(Debug)]
 pub struct SubmitError {
@@ -293,18 +296,33 @@ impl Batch {
         mem::forget(mem::replace(&mut self.events, Events::new(0)));
     }
 
+    /// Cancels what is in flight, which may wait for what has begun: for at most [`CANCEL_LIMIT`]. After that the library may still be
+    /// in the call, and the batch is never destroyed.
     fn call_cancel(&mut self) -> CuFileResult<()> {
+        const DOING: &str = "cancelling a batch";
         let library = self.driver.enter()?;
         let cancel = need!(library, cuFileBatchIOCancel)?;
-        // SAFETY: the batch is set up.
-        let answer = unsafe { cancel(self.handle) };
-        check("cuFileBatchIOCancel", answer, || "cancelling a batch".into())
+        let handle = Handle(self.handle);
+        let cancelled = bounded(DOING, CANCEL_LIMIT, move || {
+            let handle = handle;
+            // SAFETY: the batch is set up, and not destroyed before this has returned.
+            unsafe { cancel(handle.0) }
+        });
+        let answer = cancelled.inspect_err(|error| self.note_silence(error))?;
+        check("cuFileBatchIOCancel", answer, || DOING.into())
+    }
+
+    /// Where the library did not return, a thread is in it for good, with whatever locks that holds.
+    fn note_silence(&self, error: &CuFileError) {
+        if matches!(error, CuFileError::TimedOut { .. }) {
+            self.driver.poison(error.to_string());
+        }
     }
 
     /// Destroys the batch in the library, which may wait for its threads: for at most [`DROP_LIMIT`].
     fn destroy(&mut self) -> CuFileResult<()> {
         const DOING: &str = "destroying a batch";
-        let library = self.driver.library().enter();
+        let library = self.driver.library().enter()?;
         let destroy = need!(library, cuFileBatchIODestroy)?;
         let handle = Handle(mem::replace(&mut self.handle, ptr::null_mut()));
         if handle.0.is_null() {
@@ -315,7 +333,7 @@ impl Batch {
             // SAFETY: set up once, and destroyed once, here; the batch has no handle any more.
             unsafe { destroy(handle.0) }
         });
-        destroyed.inspect_err(|error| self.driver.poison(error.to_string()))
+        destroyed.inspect_err(|error| self.note_silence(error))
     }
 }
 

@@ -23,7 +23,7 @@ use super::error::{CuFileError, CuFileResult};
 use super::library::{Entered, Library};
 use super::settings::DriverSettings;
 
-pub(super) use open::bounded;
+pub(super) use open::{bounded, is_a_parents};
 pub(super) use segment::make_room;
 
 /// How the driver moves bytes, for the whole process.
@@ -140,7 +140,7 @@ impl Driver {
         if let Some(first) = inner.poison.get() {
             return Err(CuFileError::Poisoned { first: first.clone() });
         }
-        let library = inner.library.enter();
+        let library = inner.library.enter()?;
         // Asked each time, though it costs a call: a read with a closed driver opens it again, in whatever mode.
         if self.is_closed() {
             return Err(CuFileError::Closed { doing: "using cuFile".into(), status: None });
@@ -162,7 +162,10 @@ impl Driver {
         if self.inner.is_forked() || self.inner.poison.get().is_some() {
             return Release::Leak;
         }
-        if self.is_closed() { Release::Released } else { Release::By(self.inner.library.enter()) }
+        if self.is_closed() {
+            return Release::Released;
+        }
+        self.inner.library.enter().map_or(Release::Leak, Release::By)
     }
 
     /// Whether somebody else closed the driver. Asks the library.

@@ -6,8 +6,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::process;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,8 +21,6 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 static ENDED_BY: AtomicUsize = AtomicUsize::new(0);
 /// What is done last.
 static LAST: OnceLock<fn()> = OnceLock::new();
-/// The process that counts; in the child of a fork nobody else runs.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// Those of them that this thread is in, one within the other.
@@ -33,17 +30,19 @@ thread_local! {
 /// A call of the library, from before it until after it; on the thread that makes it.
 pub(super) struct Calling(PhantomData<*const ()>);
 
-/// Has [`at_exit`] called.
+/// Has [`at_exit`] and [`in_child`] called.
 fn install() {
-    static HANDLER: Once = Once::new();
-    HANDLER.call_once(|| {
-        PROCESS.store(process::id(), Ordering::Relaxed);
-        // SAFETY: the handler takes and returns nothing, and cannot panic. Where there is no room for it, all is as without.
-        unsafe { libc::atexit(at_exit) };
+    static HANDLERS: Once = Once::new();
+    HANDLERS.call_once(|| {
+        // SAFETY: the handlers take and return nothing, and cannot panic. Where there is no room for them, all is as without.
+        unsafe {
+            libc::atexit(at_exit);
+            libc::pthread_atfork(None, None, Some(in_child));
+        }
     });
 }
 
-/// Has `last` called when the process ends, in this process alone. It must not panic, and the first one stays.
+/// Has `last` called when the process ends, or a child of a fork. It must not panic, and the first one stays.
 pub(super) fn do_last(last: fn()) {
     install();
     LAST.get_or_init(|| last);
@@ -77,11 +76,13 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
+/// Runs in the child of a fork: of the threads that were in calls there is none but this one.
+unsafe extern "C" fn in_child() {
+    CALLS.store(DEPTH.get(), Ordering::SeqCst);
+}
+
 /// Runs before the destructors of every library.
 extern "C" fn at_exit() {
-    if PROCESS.load(Ordering::Relaxed) != process::id() {
-        return;
-    }
     ENDED_BY.store(this_thread(), Ordering::SeqCst);
     ENDING.store(true, Ordering::SeqCst);
     let start = Instant::now();

@@ -55,6 +55,14 @@ pub enum CuFileError {
         /// The library.
         library: PathBuf,
     },
+    /// The system had no thread or descriptor to spare. It may have one a moment later.
+    #[error("{doing} failed: {source}; raise the limit (ulimit -n, ulimit -u), or try again")]
+    Shortage {
+        /// What was being done.
+        doing: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// This process was forked from the one that opened cuFile.
     #[error(
         "cuFile was opened before this process was forked and cannot be used in the child; open it after forking"
@@ -298,7 +306,7 @@ impl CuFileError {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Transfer { cause: TransferError::Os(errno), .. } => Some(*errno),
-            Self::File { source, .. } => source.raw_os_error(),
+            Self::File { source, .. } | Self::Shortage { source, .. } => source.raw_os_error(),
             _ => None,
         }
     }
@@ -318,7 +326,7 @@ impl CuFileError {
             Self::Unavailable { .. } | Self::Missing { .. } | Self::WrongMode { .. } => Unavailable,
             Self::Forked | Self::TimedOut { .. } | Self::Poisoned { .. } => Broken,
             Self::Closed { .. } | Self::OverBudget { .. } | Self::Nonsense { .. } => Environment,
-            Self::BatchEvent { .. } => Environment,
+            Self::BatchEvent { .. } | Self::Shortage { .. } => Environment,
             Self::Call { failure, .. } => of_status(failure.status),
             Self::Transfer { cause: TransferError::CuFile(status), .. } => of_status(*status),
             Self::Transfer { cause: TransferError::Os(errno), .. } => of_errno(*errno),

@@ -12,6 +12,10 @@ use super::error::{CuFileError, CuFileResult, Direction};
 use super::file::CuFile;
 use super::memory::{ReadBuffer, Span, WriteBuffer, signed};
 
+/// How often in a row a call may answer that a signal interrupted it. Signals come between calls; so many are a failure that left
+/// errno as it was.
+pub(super) const MOST_INTERRUPTIONS: u32 = 1000;
+
 /// What a read that meets the end of the file is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AtEnd {
@@ -123,10 +127,13 @@ impl CuFile {
             AtEnd::Fail => expected,
             AtEnd::Stop { enough } => enough.min(expected),
         };
-        let mut done = 0;
+        let (mut done, mut interrupted) = (0, 0);
         while done < enough {
             let count = match request.once(span.after(done), file_offset + done)? {
-                Err(TransferError::Os(libc::EINTR)) => continue,
+                Err(TransferError::Os(libc::EINTR)) if interrupted < MOST_INTERRUPTIONS => {
+                    interrupted += 1;
+                    continue;
+                }
                 Err(cause) => return Err(request.failed(done, cause)),
                 Ok(count) => request.sane(count, expected - done)?,
             };
@@ -134,6 +141,7 @@ impl CuFile {
                 return if at_end == AtEnd::Fail { Err(request.short(done)) } else { Ok(done) };
             }
             done += count;
+            interrupted = 0;
         }
         Ok(done)
     }

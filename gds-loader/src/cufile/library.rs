@@ -3,10 +3,10 @@
 use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::OnceLock;
 
 use cufile_sys::{Api, CUfileError_t, FUNCTIONS, Since};
 
+use super::driver;
 use super::ending::{Calling, calling};
 use super::error::{CuFileError, CuFileResult};
 
@@ -60,17 +60,14 @@ impl Library {
         self.api.library()
     }
 
-    /// Its version; `None` before 1.8, which cannot say.
+    /// Its version; `None` before 1.8, which cannot say, and in the child of a fork.
     pub fn version(self) -> Option<Version> {
-        static VERSION: OnceLock<Option<Version>> = OnceLock::new();
-        *VERSION.get_or_init(|| {
-            let library = self.enter();
-            let function = library.cuFileGetVersion?;
-            let mut version = 0;
-            // SAFETY: `version` is writable for the call.
-            unsafe { function(&mut version) }.result().ok()?;
-            Some(Version(version))
-        })
+        let library = self.enter().ok()?;
+        let function = library.cuFileGetVersion?;
+        let mut version = 0;
+        // SAFETY: `version` is writable for the call.
+        unsafe { function(&mut version) }.result().ok()?;
+        Some(Version(version))
     }
 
     /// The functions it lacks, with the release that brought each.
@@ -78,9 +75,9 @@ impl Library {
         self.api.absent()
     }
 
-    /// How many users in this process have the driver open; `None` before 1.4, which cannot say.
+    /// How many users in this process have the driver open; `None` before 1.4, which cannot say, and in the child of a fork.
     pub fn use_count(self) -> Option<u64> {
-        let library = self.enter();
+        let library = self.enter().ok()?;
         let function = library.cuFileUseCount?;
         // SAFETY: takes nothing and returns a number.
         u64::try_from(unsafe { function() }).ok()
@@ -92,8 +89,14 @@ impl Library {
     }
 
     /// The functions, for calls. Does not return where the process is ending.
-    pub(super) fn enter(self) -> Entered {
-        Entered { library: self, _calling: calling() }
+    ///
+    /// # Errors
+    /// [`CuFileError::Forked`] where it was opened before this process was forked.
+    pub(super) fn enter(self) -> CuFileResult<Entered> {
+        if driver::is_a_parents() {
+            return Err(CuFileError::Forked);
+        }
+        Ok(Entered { library: self, _calling: calling() })
     }
 
     /// The error for a function that this library lacks.

@@ -117,7 +117,7 @@ impl Library {
     /// # Errors
     /// [`CuFileError::Missing`] before cuFile 1.14; [`CuFileError::Call`] where the library knows no such parameter.
     pub fn size(self, parameter: SizeParameter) -> CuFileResult<usize> {
-        let library = self.enter();
+        let library = self.enter()?;
         let function = need!(library, cuFileGetParameterSizeT)?;
         let mut value = 0;
         // SAFETY: `value` is writable for the call.
@@ -131,7 +131,7 @@ impl Library {
     /// # Errors
     /// [`CuFileError::Missing`] before cuFile 1.15; [`CuFileError::Call`] where the library knows no such parameter.
     pub fn size_limits(self, parameter: SizeParameter) -> CuFileResult<(usize, usize)> {
-        let library = self.enter();
+        let library = self.enter()?;
         let function = need!(library, cuFileGetParameterMinMaxValue)?;
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: both are writable for the call.
@@ -147,7 +147,7 @@ impl Library {
     /// # Errors
     /// As for [`Library::size`].
     pub fn switch(self, parameter: BoolParameter) -> CuFileResult<bool> {
-        let library = self.enter();
+        let library = self.enter()?;
         let function = need!(library, cuFileGetParameterBool)?;
         // A byte, since a C library may leave anything in it.
         let mut value: u8 = 0;
@@ -162,7 +162,7 @@ impl Library {
     /// # Errors
     /// As for [`Library::size`].
     pub fn text(self, parameter: StringParameter) -> CuFileResult<String> {
-        let library = self.enter();
+        let library = self.enter()?;
         let function = need!(library, cuFileGetParameterString)?;
         let mut buffer = [0_u8; 4096];
         let room = buffer.len() as i32 - 1;
@@ -178,7 +178,7 @@ impl Library {
     /// # Errors
     /// [`CuFileError::Missing`] where the library is too old; [`CuFileError::Call`] where the pool has not `len` slabs.
     pub fn slabs(self, pool: SlabPool, len: usize) -> CuFileResult<Vec<Slab>> {
-        let library = self.enter();
+        let library = self.enter()?;
         let (call, function) = match pool {
             SlabPool::Posix => (
                 "cuFileGetParameterPosixPoolSlabArray",

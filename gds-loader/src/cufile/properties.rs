@@ -115,8 +115,9 @@ struct Roomy {
 /// Reads the properties. Before opening they are those of the last opening, or nothing.
 pub(super) fn read(library: Library) -> CuFileResult<DriverProperties> {
     let mut roomy = Roomy::default();
+    let library = library.enter()?;
     // SAFETY: the struct is writable for the call, and longer than any library's.
-    let answer = unsafe { (library.enter().cuFileDriverGetProperties)((&raw mut roomy).cast()) };
+    let answer = unsafe { (library.cuFileDriverGetProperties)((&raw mut roomy).cast()) };
     check("cuFileDriverGetProperties", answer, || "reading the driver's properties".into())?;
     let raw = roomy.properties;
     let has = |flag: sys::CUfileDriverControlFlags_t| raw.nvfs.dcontrolflags & (1 << flag.0) != 0;

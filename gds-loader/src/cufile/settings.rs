@@ -118,7 +118,7 @@ impl DriverSettings {
 
     /// Sets everything. Must come before opening.
     pub(super) fn apply(&self, library: Library) -> CuFileResult<()> {
-        let entered = library.enter();
+        let entered = library.enter()?;
         for &(parameter, value) in self.sizes.values() {
             let function = need!(entered, cuFileSetParameterSizeT)?;
             if parameter == SizeParameter::ProfileStats && value > 0 {
@@ -186,7 +186,7 @@ impl DriverSettings {
 
 /// Sets a switch, without asking whether it took.
 pub(super) fn set_switch(library: Library, parameter: BoolParameter, value: bool) -> CuFileResult<()> {
-    let library = library.enter();
+    let library = library.enter()?;
     let function = need!(library, cuFileSetParameterBool)?;
     // SAFETY: takes a number and a C bool.
     let answer = unsafe { function(parameter.raw(), value) };
@@ -194,7 +194,7 @@ pub(super) fn set_switch(library: Library, parameter: BoolParameter, value: bool
 }
 
 fn set_slabs(library: Library, pool: SlabPool, slabs: &[Slab]) -> CuFileResult<()> {
-    let library = library.enter();
+    let library = library.enter()?;
     let (call, function) = match pool {
         SlabPool::Posix => {
             ("cuFileSetParameterPosixPoolSlabArray", need!(library, cuFileSetParameterPosixPoolSlabArray)?)

@@ -8,7 +8,7 @@ use cufile_sys::{CUfileIOVec_t, TransferError};
 
 use super::error::{CuFileError, CuFileResult, Direction};
 use super::file::CuFile;
-use super::io::{Request, errno};
+use super::io::{MOST_INTERRUPTIONS, Request, errno};
 use super::library::need;
 use super::memory::{ReadBuffer, Span, WriteBuffer, signed};
 
@@ -107,17 +107,21 @@ impl CuFile {
         let request = Request { file: self, direction, file_offset, expected };
         // NVIDIA's 1.20 ends the whole process by an assertion where a piece is empty.
         spans.retain(|span| span.len() > 0);
-        let (mut first, mut done) = (0, 0);
+        let (mut first, mut done, mut interrupted) = (0, 0, 0);
         while done < expected {
             let pieces = &spans[first..spans.len().min(first + MOST_PIECES)];
             let asked: u64 = pieces.iter().map(|span| span.len()).sum();
             let mut count = match self.vectored_once(direction, pieces, file_offset + done)? {
-                Err(TransferError::Os(libc::EINTR)) => continue,
+                Err(TransferError::Os(libc::EINTR)) if interrupted < MOST_INTERRUPTIONS => {
+                    interrupted += 1;
+                    continue;
+                }
                 Err(cause) => return Err(request.failed(done, cause)),
                 Ok(0) => return Err(request.short(done)),
                 Ok(count) => request.sane(count, asked)?,
             };
             done += count;
+            interrupted = 0;
             // Past the pieces that are done, and into the one that is begun.
             while count > 0 {
                 let step = count.min(spans[first].len());

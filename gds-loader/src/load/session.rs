@@ -14,7 +14,7 @@ use super::account::Clock;
 use super::destination::Space;
 use super::engine::Chosen;
 use super::options::{Reads, Settled};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::facts::{FileFacts, Places, Root, available_memory, last_level_cache};
 use crate::format::Header;
 use crate::manifest::{Check, Segment, Sums};
@@ -208,7 +208,8 @@ impl Session {
         }
         let proof = self.cufile.driver().filter(|_| gds).map(Proof::begin);
         let ahead = self.prefetch(&plan);
-        let mut tally = pipeline::run(&work, parts, deal(windows, workers))?;
+        let moved = pipeline::run(&work, parts, deal(windows, workers));
+        let mut tally = moved.map_err(|error| with_copies_in_flight(job.device, error))?;
         drop(ahead);
         let gds = self.judge(proof, &mut tally, window_bytes)?;
         let by_host = [PathKind::Direct, PathKind::Buffered, PathKind::Mmap].iter();
@@ -333,6 +334,19 @@ fn regions_of(job: &Job<'_>, regions: &[Region]) -> Result<Vec<Region>> {
 }
 
 /// Deals window slots to workers, as evenly as they go.
+/// The failure of a load, as one of the device where copies may be in flight after it: that is what tells the owner of the memory to keep
+/// it, whatever failed first.
+fn with_copies_in_flight(device: &Device, error: Error) -> Error {
+    match (device.health(), error) {
+        (_, error @ Error::Device(_)) | (Ok(()), error) => error,
+        (Err(cuda_staging::Error::Poisoned { device, first }), error) => {
+            let first = format!("{first}; before that the load had failed: {error}");
+            Error::Device(cuda_staging::Error::Poisoned { device, first })
+        }
+        (Err(device), _) => Error::Device(device),
+    }
+}
+
 fn deal(windows: Vec<RegisteredBuffer>, workers: usize) -> Vec<Vec<RegisteredBuffer>> {
     let mut hands: Vec<Vec<RegisteredBuffer>> = (0..workers).map(|_| Vec::new()).collect();
     for (index, window) in windows.into_iter().enumerate() {

@@ -34,7 +34,8 @@ pub(crate) struct CuFilePaths {
 }
 
 /// Why direct mode is not to be had in this process: opening takes up to seconds, and does not change its mind. A single call that
-/// failed beside it does: of a driver that is open, it would otherwise take the path from every later load.
+/// failed beside it does, and so does a system without a thread or descriptor to spare: they would otherwise take the path from every
+/// later load.
 static NO_DIRECT_MODE: OnceLock<String> = OnceLock::new();
 
 impl CuFilePaths {
@@ -63,7 +64,10 @@ impl CuFilePaths {
                 if mode == Mode::Direct
                     && !matches!(
                         error,
-                        CuFileError::WrongMode { .. } | CuFileError::Device(_) | CuFileError::Call { .. }
+                        CuFileError::WrongMode { .. }
+                            | CuFileError::Device(_)
+                            | CuFileError::Call { .. }
+                            | CuFileError::Shortage { .. }
                     )
                 {
                     NO_DIRECT_MODE.get_or_init(|| reason.clone());

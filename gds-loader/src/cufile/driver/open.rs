@@ -1,8 +1,9 @@
 //! Opening and closing the process's one driver.
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,10 +17,11 @@ use crate::cufile::library::Library;
 use crate::cufile::params::BoolParameter;
 use crate::cufile::properties;
 use crate::cufile::settings::{DriverSettings, set_switch};
+use crate::process::Owner;
 
-/// The process that first tried to open the driver; 0 for none. Looked at before the lock, which a fork may have left
-/// locked for ever in the child.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// The process that first tried to open the driver. Looked at before the lock, which a fork may have left locked for ever in the
+/// child.
+static OPENER: Owner = Owner::nobody();
 
 static STATE: Mutex<State> = Mutex::new(State { open: None, timed_out: None, mode_was_set: false });
 
@@ -33,10 +35,14 @@ struct State {
 
 const OPENING: &str = "opening cuFile's driver";
 
+/// Whether a process that this one was forked from opened the driver: then the library's locks are copies, held perhaps by threads
+/// that are not here.
+pub(in crate::cufile) fn is_a_parents() -> bool {
+    OPENER.is_another()
+}
+
 fn lock() -> CuFileResult<MutexGuard<'static, State>> {
-    let this = std::process::id();
-    let first = PROCESS.compare_exchange(0, this, Ordering::AcqRel, Ordering::Acquire);
-    if first.is_err_and(|first| first != this) {
+    if !OPENER.claim() {
         return Err(CuFileError::Forked);
     }
     Ok(STATE.lock().unwrap_or_else(PoisonError::into_inner))
@@ -46,7 +52,7 @@ pub(super) fn open(mode: Mode, settings: &DriverSettings) -> CuFileResult<Driver
     settings.validate()?;
     let library = Library::load()?;
     // For the whole of it: no thread is to be halted by the end of the process while it holds the lock.
-    let _entered = library.enter();
+    let _entered = library.enter()?;
     let mut state = lock()?;
     if let Some(limit) = state.timed_out {
         return Err(CuFileError::TimedOut { doing: OPENING.into(), limit });
@@ -94,14 +100,22 @@ fn check_surroundings(settings: &DriverSettings) -> CuFileResult<Device> {
     })?;
     device.make_current()?;
     let modules = Path::new("/proc/modules");
-    File::open(modules).map_err(|error| {
-        CuFileError::unavailable(format!(
+    match File::open(modules) {
+        Ok(_) => Ok(device),
+        Err(source) if is_shortage(&source) => {
+            Err(CuFileError::Shortage { doing: format!("opening {}", modules.display()), source })
+        }
+        Err(error) => Err(CuFileError::unavailable(format!(
             "{} cannot be opened ({error}), and NVIDIA's library would wait for it for ever; a kernel with support for \
              modules has it",
             modules.display()
-        ))
-    })?;
-    Ok(device)
+        ))),
+    }
+}
+
+/// Whether what failed may be had a moment later.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN))
 }
 
 fn open_new(
@@ -227,7 +241,7 @@ fn verify_mode(library: Library, mode: Mode, shared: bool) -> CuFileResult<bool>
 fn call_open(library: Library, mode: Mode, limit: Duration) -> CuFileResult<()> {
     const DRIVER_NOT_INITIALIZED: i32 = 5001;
     const ALREADY_OPEN: i32 = 5026;
-    let library = library.enter();
+    let library = library.enter()?;
     let open = library.cuFileDriverOpen;
     // SAFETY: takes nothing; it may run on any thread.
     let answer = bounded(OPENING, limit, move || unsafe { open() })?;
@@ -247,7 +261,7 @@ fn call_open(library: Library, mode: Mode, limit: Duration) -> CuFileResult<()> 
 
 fn call_close(library: Library, limit: Duration) -> CuFileResult<()> {
     const CLOSING: &str = "closing cuFile's driver";
-    let library = library.enter();
+    let library = library.enter()?;
     let (call, close) = match library.cuFileDriverClose_v2 {
         Some(close) => ("cuFileDriverClose_v2", close as unsafe extern "C" fn() -> CUfileError_t),
         None => ("cuFileDriverClose", library.cuFileDriverClose),
@@ -297,8 +311,10 @@ pub(in crate::cufile) fn bounded<T: Send + 'static>(
         // Nobody waits for the answer any more where sending it fails.
         sender.send(work()).ok();
     };
-    thread::Builder::new().name("cufile-driver".into()).spawn(run).map_err(|error| {
-        CuFileError::unavailable(format!("no thread could be started for {doing}: {error}"))
+    let started = thread::Builder::new().name("cufile-driver".into()).spawn(run);
+    started.map_err(|source| CuFileError::Shortage {
+        doing: format!("starting a thread for {doing}"),
+        source,
     })?;
     receiver.recv_timeout(limit).map_err(|_| CuFileError::TimedOut { doing: doing.into(), limit })
 }

@@ -83,8 +83,14 @@ impl Folder {
     /// The bytes of a file, up to `most` and one; links are followed.
     pub(super) fn read(&self, name: &OsStr, most: u64) -> io::Result<Vec<u8>> {
         let file = File::from(uninterrupted(|| self.system.open(self.fd(), name, How::Follow))?);
+        let expected = file.metadata()?.len().min(most + 1);
         let mut bytes = Vec::new();
         file.take(most + 1).read_to_end(&mut bytes)?;
+        // The beginning of an index says nothing about what the rest names.
+        if (bytes.len() as u64) < expected {
+            let ended = format!("it ended after {} of {expected} bytes", bytes.len());
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, ended));
+        }
         Ok(bytes)
     }
 
