@@ -77,7 +77,7 @@ fn this_thread() -> usize {
 }
 
 /// Runs in the child of a fork: of the threads that were in calls there is none but this one.
-unsafe extern "C" fn in_child() {
+extern "C" fn in_child() {
     CALLS.store(DEPTH.get(), Ordering::SeqCst);
 }
 
