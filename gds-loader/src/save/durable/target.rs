@@ -105,6 +105,12 @@ fn numbering(stem: &str) -> Option<usize> {
     (digits(number) && digits(total)).then_some(before.len())
 }
 
+/// Whether readers of a folder take what is called `name` for a file with this ending: one that begins with a dot is overlooked.
+pub(super) fn is_visible(name: &OsStr, suffix: &str) -> bool {
+    let name = name.as_encoded_bytes();
+    !name.starts_with(b".") && name.ends_with(suffix.as_bytes())
+}
+
 /// The index that gives the folder of a file called `name` another meaning.
 pub(super) fn index_beside(name: &OsStr) -> Option<String> {
     let name = name.to_str()?;
