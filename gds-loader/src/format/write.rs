@@ -42,7 +42,7 @@ pub struct NewHeader {
     pub file_len: u64,
 }
 
-/// Why tensors cannot be written to one file.
+/// Why tensors cannot be written to a file, or to a set of files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteFault {
@@ -77,6 +77,17 @@ pub enum WriteFault {
     HeaderTooLarge {
         /// Bytes of its text.
         header_len: u64,
+        /// The limit in bytes.
+        max_bytes: u64,
+    },
+    /// The index of a set would be longer than readers take.
+    #[error(
+        "the index would have {index_len} bytes, and readers take at most {max_bytes}: \
+         save fewer tensors to a set, or call them by shorter names"
+    )]
+    IndexTooLarge {
+        /// Bytes of its text, where every shard has the longest name that it may get.
+        index_len: u64,
         /// The limit in bytes.
         max_bytes: u64,
     },

@@ -20,7 +20,7 @@ pub enum SaveError {
         reason: String,
     },
 
-    /// The tensors cannot be written to one file of the format. No file was made.
+    /// The tensors cannot be written to a file of the format, or be named by one index. No file was made.
     #[error("{}: {fault}", path.display())]
     Format {
         /// The file it would be.

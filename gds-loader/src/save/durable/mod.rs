@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 pub use error::PublishError;
 pub(crate) use system::{Kernel, System};
-pub(crate) use target::Target;
+pub(crate) use target::{Target, unique};
 pub(crate) use temp::TempFile;
 
 use folder::{Folder, Named};

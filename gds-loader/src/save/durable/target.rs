@@ -91,7 +91,7 @@ fn problem(name: &str, suffix: &str) -> Option<&'static str> {
 const UNIQUE: usize = 9;
 
 /// `name`, made this save's own: `model-0123abcd-00001-of-00004.safetensors`. What numbers a shard stays at the end.
-pub(super) fn unique(name: &str, token: u64) -> String {
+pub(crate) fn unique(name: &str, token: u64) -> String {
     let stem = name.strip_suffix(WEIGHTS).unwrap_or(name);
     let (before, number) = stem.split_at(numbering(stem).unwrap_or(stem.len()));
     format!("{before}-{:08x}{number}{WEIGHTS}", token >> 32)
