@@ -114,8 +114,12 @@ pub enum PublishError {
         /// The folder's path.
         path: PathBuf,
     },
-    /// Another save kept the folder to itself for too long.
-    #[error("{}: another save has been publishing to this folder for {seconds} s; try again", path.display())]
+    /// Another save, or another program while there was one, kept the folder to itself for too long.
+    #[error(
+        "{}: for {seconds} s another save to this folder has held the folder's lock, or another program such as flock(1) has \
+         while a save was under way; try again when they are done",
+        path.display()
+    )]
     Busy {
         /// The folder.
         path: PathBuf,

@@ -26,6 +26,7 @@ mod clean;
 mod error;
 mod file;
 mod folder;
+mod lock;
 mod made;
 mod retire;
 mod set;

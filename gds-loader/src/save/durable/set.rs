@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::clean;
 use super::error::PublishError;
 use super::folder::{Folder, FolderSyncs, Named, Refused};
+use super::lock;
 use super::made::MadeFolder;
 use super::retire::{Old, retire};
 use super::stage::{Staged, place};
@@ -54,7 +55,7 @@ impl SetGoal {
             folder.sync_above()?;
         }
         let folder = Arc::new(folder);
-        let lock = folder.lock()?;
+        let lock = lock::lock(&folder, &[])?;
         let standing = Standing::read(&folder, &index)?;
         clean::dead_temps(&folder, &standing.named);
         standing.refuse_others(&folder, &index)?;
@@ -77,7 +78,8 @@ impl SetGoal {
         self.complete(folder, &temps, full)?;
         folder.check_in_place()?;
 
-        let _lock = folder.lock()?;
+        let own: Vec<_> = temps.iter().map(|(file, _)| file.identity()).collect();
+        let _lock = lock::lock(folder, &own)?;
         let mut syncs = FolderSyncs { folder, full, count: 0 };
         let standing = Standing::read(folder, &self.index)?;
         let names = standing.free_names(folder, &self.shards, token)?;

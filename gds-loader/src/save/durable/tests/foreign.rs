@@ -1,12 +1,17 @@
 //! What others put into a folder before a save, or while it writes: indexes, files, locks.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::super::{Durability, Kernel, PublishError, Synced};
+use rustix::fs::FlockOperation;
+
+use super::super::{Durability, Kernel, Publication, PublishError, Synced, Target};
 use super::checkpoint::{Checkpoint, Found, INDEX, find, names};
 use super::scenario::root;
 
@@ -52,4 +57,58 @@ fn names_that_are_no_text_count() {
     assert_eq!(save_set(2, folder.path()).unwrap().removed, [] as [&Path; 0]);
     assert_eq!(find(folder.path()), Found::set(Checkpoint::new(2, 2)));
     assert_eq!(find(&odd(b"model.safetensors")), Found::file(Checkpoint::new(1, 1)));
+}
+
+/// Hours may lie between the first look at a folder and the last.
+#[test]
+fn a_file_is_not_published_beside_an_index_that_came_meanwhile() {
+    let folder = root("save-index-meanwhile");
+    let path = folder.path().join("model.safetensors");
+    let mut slow = Publication::begin(Arc::new(Kernel), Target::File(path), Durability::Full).unwrap();
+    let bytes = Checkpoint::new(1, 1).parts(0).concat();
+    slow.create(0, bytes.len() as u64).unwrap().write_all_at(&bytes, 0).unwrap();
+    save_set(2, folder.path()).unwrap();
+    let error = slow.commit(&|_| Vec::new()).unwrap_err();
+    assert!(matches!(&error, PublishError::Indexed { index, .. } if index == INDEX), "{error}");
+    assert_eq!((names(folder.path()).len(), find(folder.path())), (3, Found::set(Checkpoint::new(2, 2))));
+}
+
+/// Takes the folder's lock, as flock(1) does.
+fn hold(folder: &Path) -> File {
+    let file = File::open(folder).unwrap();
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+    file
+}
+
+/// Whoever may read a folder may take its lock.
+#[test]
+fn a_lock_that_no_saver_holds_neither_stalls_nor_fails_a_save() {
+    let folder = root("save-lock-foreign");
+    let start = Instant::now();
+    let _held = hold(folder.path());
+    let file = Checkpoint::new(1, 1);
+    file.save_file(Arc::new(Kernel), &folder.path().join("model.safetensors"), Durability::Full).unwrap();
+    assert_eq!(find(folder.path()), Found::file(file));
+    save_set(2, folder.path()).unwrap();
+    assert_eq!((names(folder.path()).len(), find(folder.path())), (3, Found::set(Checkpoint::new(2, 2))));
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_lock_is_waited_for_where_another_save_is_under_way() {
+    let folder = root("save-lock-rival");
+    let rival = Target::File(folder.path().join("other.safetensors"));
+    let mut rival = Publication::begin(Arc::new(Kernel), rival, Durability::Full).unwrap();
+    let _living = rival.create(0, 100).unwrap();
+    let held = hold(folder.path());
+    let is_free = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(3));
+            is_free.store(true, Ordering::SeqCst);
+            drop(held);
+        });
+        save_set(1, folder.path()).unwrap();
+        assert!(is_free.load(Ordering::SeqCst), "it went on while another might be publishing");
+    });
 }
