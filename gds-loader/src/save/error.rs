@@ -124,7 +124,8 @@ impl SaveError {
                 PublishError::Name { .. }
                 | PublishError::NotAFile { .. }
                 | PublishError::Indexed { .. }
-                | PublishError::OtherWeights { .. },
+                | PublishError::OtherWeights { .. }
+                | PublishError::Unsayable { .. },
             ) => ErrorKind::Usage,
             Self::Write { .. }
             | Self::Publish(_)

@@ -86,6 +86,17 @@ pub enum PublishError {
         /// Their names.
         files: Vec<String>,
     },
+    /// What the folder means without an index cannot be said by one, which would keep it meant until the new checkpoint is.
+    #[error(
+        "{}: the checkpoint that is there cannot be kept until it is replaced: {reason}; save to a folder of its own, or move it away",
+        folder.display()
+    )]
+    Unsayable {
+        /// The folder.
+        folder: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// A file has not the length that it was created for.
     #[error("{}: expected {expected} bytes, found {found}: not all of it was written", path.display())]
     Length {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::bridge::{Bridge, meaning};
 use super::clean;
 use super::error::PublishError;
 use super::folder::{Folder, FolderSyncs, Named, Refused};
@@ -14,7 +15,7 @@ use super::lock;
 use super::made::MadeFolder;
 use super::retire::{Old, retire};
 use super::stage::{Staged, place};
-use super::standing::{Standing, meaning};
+use super::standing::Standing;
 use super::system::{Stat, System};
 use super::target::{check_set, single_file};
 use super::temp::{self, TempFile};
@@ -59,6 +60,10 @@ impl SetGoal {
         let standing = Standing::read(&folder, &index)?;
         clean::dead_temps(&folder, &standing.named);
         standing.refuse_others(&folder, &index)?;
+        if !standing.indexed {
+            // Said by the commit; whether it can be is known before anything is written.
+            meaning(&folder)?;
+        }
         let like_index = folder.replaceable(index.as_ref())?;
         let like = standing.like(&folder, &index)?;
         drop(lock);
@@ -87,7 +92,7 @@ impl SetGoal {
         let mut staged = Staged { folder, full, bridge: None, placed: Vec::new() };
         let mut replaced = standing.replaced;
         if !standing.indexed
-            && let Some((text, files)) = meaning(folder)
+            && let Some(Bridge { text, files }) = meaning(folder)?
         {
             staged.bridge = Some(self.publish_bridge(folder, &text, full)?);
             replaced.extend(files.into_iter().filter(|file| file == single_file(&self.index)));

@@ -10,7 +10,6 @@ use super::system::{Kind, Stat};
 use super::target::{INDEX, WEIGHTS, is_visible, single_file, unique};
 use super::temp::{token, told_by};
 use crate::format::{HeaderLimits, Index};
-use crate::source::Source;
 
 /// The indexes of a folder and what they name.
 #[derive(Debug)]
@@ -126,21 +125,4 @@ impl Standing {
         }
         Ok(true)
     }
-}
-
-/// What a folder without an index means, as the text of an index, with the files it names; nothing where it means nothing.
-pub(super) fn meaning(folder: &Folder) -> Option<(Vec<u8>, Vec<String>)> {
-    let source = Source::open(&folder.path).ok()?;
-    let mut files = Vec::new();
-    let mut map = serde_json::Map::new();
-    for (shard, entry) in source.iter() {
-        let file = shard.path.file_name()?.to_str()?;
-        map.insert(entry.name.to_string(), file.into());
-        if files.last().is_none_or(|last| last != file) {
-            files.push(file.to_owned());
-        }
-    }
-    let metadata = serde_json::json!({ "total_size": source.bytes() });
-    let index = serde_json::json!({ "metadata": metadata, "weight_map": map });
-    (!files.is_empty()).then(|| (index.to_string().into_bytes(), files))
 }

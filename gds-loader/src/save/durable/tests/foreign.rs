@@ -112,3 +112,19 @@ fn a_lock_is_waited_for_where_another_save_is_under_way() {
         assert!(is_free.load(Ordering::SeqCst), "it went on while another might be publishing");
     });
 }
+
+/// Shards beside such a file would change what the folder means before the new index does.
+#[test]
+fn a_meaning_that_no_index_can_say_is_not_replaced() {
+    for name in [&b"a\\b.safetensors"[..], b"m\xff.safetensors"] {
+        let folder = root("save-unsayable");
+        let snapshot = folder.path().join("snapshots/main");
+        fs::create_dir_all(&snapshot).unwrap();
+        Checkpoint::new(1, 1).write_file(&snapshot.join(OsStr::from_bytes(name)));
+        let error = save_set(2, folder.path()).unwrap_err();
+        assert!(matches!(&error, PublishError::Unsayable { .. }), "{error}");
+        assert!(error.to_string().contains("save to a folder of its own"), "{error}");
+        assert_eq!(find(folder.path()), Found::file(Checkpoint::new(1, 1)));
+        assert_eq!(names(folder.path()), ["snapshots"]);
+    }
+}
