@@ -11,7 +11,8 @@ use std::io;
 use super::dtype::Dtype;
 use super::geometry::LENGTH_FIELD;
 use super::header::HeaderLimits;
-use super::shape::{Shape, SizeFault};
+use super::printable::Name;
+use super::shape::{Brief, Shape, SizeFault};
 use super::table::METADATA;
 
 /// What the start of the data is a multiple of, in bytes: a page, and the largest sector in use.
@@ -52,13 +53,13 @@ pub enum WriteFault {
     )]
     ReservedName,
     /// Two tensors have the same name.
-    #[error("two tensors are called `{tensor}`; a file has room for one of them")]
+    #[error("two tensors are called `{}`; a file has room for one of them", Name(tensor))]
     RepeatedName {
         /// The name.
         tensor: String,
     },
     /// Shape and dtype have no size in bytes.
-    #[error("tensor `{tensor}` of {dtype} {shape}: {fault}")]
+    #[error("tensor `{}` of {dtype} {}: {fault}", Name(tensor), Brief(shape))]
     Size {
         /// The tensor.
         tensor: String,

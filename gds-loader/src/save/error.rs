@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::durable::PublishError;
 use crate::error::ErrorKind;
-use crate::format::WriteFault;
+use crate::format::{Name, WriteFault};
 use crate::transport::{PathKind, ReadCause};
 
 /// Why a save failed.
@@ -12,7 +12,7 @@ use crate::transport::{PathKind, ReadCause};
 #[non_exhaustive]
 pub enum SaveError {
     /// A tensor that cannot be meant.
-    #[error("tensor `{name}`: {reason}")]
+    #[error("tensor `{}`: {reason}", Name(name))]
     Tensor {
         /// Its name.
         name: String,

@@ -19,7 +19,7 @@ use super::write::{self, Bytes, Held, Image, Route, Tally, Work};
 use crate::cufile::RegisteredBuffer;
 use crate::error::Error;
 use crate::format::write::{NewTensor, header};
-use crate::format::{Dtype, Shape, WriteFault};
+use crate::format::{Dtype, Name, Shape, WriteFault};
 use crate::pipeline::wait_for_caller;
 use crate::policy::{Backend, CuFilePaths, Verdict, WriteProof, windows};
 use crate::report::{DeviceReport, GdsProof, GdsReport, Intervals, gb_per_s};
@@ -279,8 +279,9 @@ fn device_of(tensors: &[Taken<'_>]) -> Result<Device, SaveError> {
         None => Ok(device.clone()),
         Some((name, other)) => {
             let reason = format!(
-                "it is on {other:?} and `{first}` on {device:?}; a save reads from one device and the host: copy it, or save each \
-                 device's tensors apart"
+                "it is on {other:?} and `{}` on {device:?}; a save reads from one device and the host: copy it, or save each \
+                 device's tensors apart",
+                Name(first)
             );
             Err(SaveError::Tensor { name: name.to_string(), reason })
         }
@@ -300,7 +301,7 @@ fn refuse_host_bytes_by_gds(
     }
     let of_host = |tensor: &&Taken<'_>| tensor.bytes.len() > 0 && tensor.device().is_none();
     let there_is = match tensors.iter().find(of_host) {
-        Some(tensor) => format!("tensor `{}` is in the host's", tensor.name),
+        Some(tensor) => format!("tensor `{}` is in the host's", Name(&tensor.name)),
         None if !device.is_cuda() => "no tensor is there".to_owned(),
         None => return Ok(()),
     };
