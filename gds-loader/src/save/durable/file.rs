@@ -79,11 +79,11 @@ impl FileGoal {
                 file.sync()?;
             }
             file.flush()?;
-            folder.check_in_place()?;
-            folder.check_is(&named.name, file.identity())?;
             // A set may have been saved since the first look, or be about to be published.
             let lock = if index_of(&self.name).is_some() { lock::lock(folder, &own)? } else { None };
             refuse_indexed(folder, &self.name)?;
+            folder.check_in_place()?;
+            folder.check_is(&named.name, file.identity())?;
             folder.rename(&named.name, &self.name, file.identity())?;
             drop(lock);
             named.keep();
