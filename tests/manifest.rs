@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -343,6 +344,30 @@ fn a_file_that_the_manifest_does_not_know_is_extra() {
     assert!(extra(&refused(cpu(&manifest).load(folder.path()))));
     assert_eq!(differences(&folder.path().join("a.safetensors"), &manifest), []);
     assert!(extra(&differences(&folder.path().join("b.safetensors"), &manifest)));
+}
+
+/// Which of two files a manifest means must be told by their names.
+#[test]
+fn files_whose_names_are_no_text_get_no_manifest() {
+    let folder = folder::on_disk("manifest-no-text");
+    let file = |name: &[u8], tensor: &str| {
+        let path = folder.path().join(std::ffi::OsStr::from_bytes(name));
+        File::new().tensor(tensor, "U8", &[3]).write(&path);
+        path
+    };
+    let first = file(b"m\xff.safetensors", "a");
+    let (one, _) = Verifier::new().read(folder.path()).unwrap();
+    file(b"m\xfe.safetensors", "b");
+    let (both, _) = Verifier::new().read(folder.path()).unwrap();
+    let written = folder.path().join("model.gds-manifest.json");
+    for manifest in [&one, &both] {
+        let error = manifest.write(&written).unwrap_err().to_string();
+        assert!(error.contains("rename that file") && !written.exists(), "{error}");
+    }
+    let extra = |name: &str| has(&differences(folder.path(), &one), name, None, |what| *what == What::Extra);
+    assert!(!extra("m\\xff.safetensors") && extra("m\\xfe.safetensors"));
+    fs::rename(first, folder.path().join("m.safetensors")).unwrap();
+    assert!(extra("m.safetensors"));
 }
 
 /// A file of awkward tensors, large enough for direct reads, and its manifest.

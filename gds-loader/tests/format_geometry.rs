@@ -278,3 +278,14 @@ fn tensors_may_be_larger_than_4_gib() {
     let header = Header::read(&File::open(&path).unwrap(), &path, &HeaderLimits::default()).unwrap();
     assert_eq!(header.tensors[0].len, len);
 }
+
+/// A header may give a tensor as many dimensions as it has room for.
+#[test]
+fn of_a_long_shape_a_message_has_the_beginning() {
+    let dimensions = vec!["1"; 1_000_000].join(",");
+    for (shape, len) in [(format!("[{dimensions}]"), 5), (format!("[{dimensions},18446744073709551615]"), 8)]
+    {
+        let message = agreed(&file_bytes(one("F32", &shape, 0, len), len as usize)).unwrap_err().to_string();
+        assert!(message.contains("[1, 1, ") && message.len() < 2000, "{} bytes", message.len());
+    }
+}

@@ -144,6 +144,20 @@ fn a_numbered_set_must_be_whole() {
     let absurd = folder(&[("model-1-of-18446744073709551615.safetensors", &["a"], 1)]);
     let message = Source::open(absurd.path()).unwrap_err().to_string();
     assert!(message.contains("2 to 18446744073709551615"), "{message}");
+    for (files, expected) in [
+        (&["18446744073709551615"][..], "without number 1 to 18446744073709551614"),
+        (&["0", "18446744073709551615"], "18446744073709551615 is beyond"),
+        (&["0", "18446744073709551614"], "without number 1 to 18446744073709551613"),
+        (&["18446744073709551615", "018446744073709551615"], "18446744073709551615 is there twice"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        for number in files {
+            let name = format!("m-{number}-of-18446744073709551615.safetensors");
+            write(folder.path().join(name), vectors(&[&format!("t{number}")], 1));
+        }
+        let message = Source::open(folder.path()).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
     let beyond = folder(&[("model-1-of-99999999999999999999999.safetensors", &["a"], 1)]);
     assert!(matches!(Source::open(beyond.path()), Err(SourceError::Incomplete { .. })));
 }

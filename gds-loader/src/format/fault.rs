@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::dtype::Dtype;
 use super::printable::Name;
-use super::shape::{Shape, SizeFault};
+use super::shape::{Brief, Shape, SizeFault};
 use super::sniff::FileKind;
 
 /// A file could not be read as safetensors.
@@ -183,7 +183,7 @@ pub enum HeaderFault {
         end: u64,
     },
     /// Shape and dtype give no size.
-    #[error("tensor `{}` of dtype {dtype} and shape {shape}: {fault}", Name(tensor))]
+    #[error("tensor `{}` of dtype {dtype} and shape {}: {fault}", Name(tensor), Brief(shape))]
     Size {
         /// The tensor.
         tensor: String,
@@ -196,8 +196,9 @@ pub enum HeaderFault {
     },
     /// Shape and dtype need another number of bytes than the offsets give.
     #[error(
-        "tensor `{}` of dtype {dtype} and shape {shape} needs {expected} bytes, but its data_offsets span {found}",
-        Name(tensor)
+        "tensor `{}` of dtype {dtype} and shape {} needs {expected} bytes, but its data_offsets span {found}",
+        Name(tensor),
+        Brief(shape)
     )]
     SizeMismatch {
         /// The tensor.

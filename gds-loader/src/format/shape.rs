@@ -97,6 +97,23 @@ impl fmt::Display for Shape {
     }
 }
 
+/// Shows a shape in a message, or its first dimensions: whoever wrote a file may have given a tensor millions.
+pub(crate) struct Brief<'a>(pub(crate) &'a Shape);
+
+impl fmt::Display for Brief<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MOST: usize = 32;
+        match self.0.split_at_checked(MOST) {
+            Some((first, rest)) if !rest.is_empty() => {
+                formatter.write_str("[")?;
+                first.iter().try_for_each(|dimension| write!(formatter, "{dimension}, "))?;
+                write!(formatter, "and {} more]", rest.len())
+            }
+            _ => self.0.fmt(formatter),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,5 +155,14 @@ mod tests {
         assert_eq!(Shape::from([4096, 128]).to_string(), "[4096, 128]");
         assert_eq!(Shape::default().to_string(), "[]");
         assert_eq!(serde_json::to_string(&Shape::from([1, 2, 3])).unwrap(), "[1,2,3]");
+    }
+
+    #[test]
+    fn of_a_long_one_the_first_dimensions_are_shown() {
+        assert_eq!(Brief(&[4096, 128].into()).to_string(), "[4096, 128]");
+        let most: Shape = vec![1; 32].into();
+        assert_eq!(Brief(&most).to_string(), most.to_string());
+        let shown = Brief(&vec![7; 10_000_000].into()).to_string();
+        assert!(shown.starts_with("[7, 7, ") && shown.ends_with(" 7, and 9999968 more]"), "{shown}");
     }
 }

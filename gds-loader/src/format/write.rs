@@ -11,7 +11,8 @@ use std::io;
 use super::dtype::Dtype;
 use super::geometry::LENGTH_FIELD;
 use super::header::HeaderLimits;
-use super::shape::{Shape, SizeFault};
+use super::printable::Name;
+use super::shape::{Brief, Shape, SizeFault};
 use super::table::METADATA;
 
 /// What the start of the data is a multiple of, in bytes: a page, and the largest sector in use.
@@ -42,7 +43,7 @@ pub struct NewHeader {
     pub file_len: u64,
 }
 
-/// Why tensors cannot be written to one file.
+/// Why tensors cannot be written to a file, or to a set of files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteFault {
@@ -52,13 +53,13 @@ pub enum WriteFault {
     )]
     ReservedName,
     /// Two tensors have the same name.
-    #[error("two tensors are called `{tensor}`; a file has room for one of them")]
+    #[error("two tensors are called `{}`; a file has room for one of them", Name(tensor))]
     RepeatedName {
         /// The name.
         tensor: String,
     },
     /// Shape and dtype have no size in bytes.
-    #[error("tensor `{tensor}` of {dtype} {shape}: {fault}")]
+    #[error("tensor `{}` of {dtype} {}: {fault}", Name(tensor), Brief(shape))]
     Size {
         /// The tensor.
         tensor: String,
@@ -77,6 +78,17 @@ pub enum WriteFault {
     HeaderTooLarge {
         /// Bytes of its text.
         header_len: u64,
+        /// The limit in bytes.
+        max_bytes: u64,
+    },
+    /// The index of a set would be longer than readers take.
+    #[error(
+        "the index would have {index_len} bytes, and readers take at most {max_bytes}: \
+         save fewer tensors to a set, or call them by shorter names"
+    )]
+    IndexTooLarge {
+        /// Bytes of its text, where every shard has the longest name that it may get.
+        index_len: u64,
         /// The limit in bytes.
         max_bytes: u64,
     },

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::checksum::Checksum;
 use super::layout::{FileLayout, FileSums};
 use super::{ManifestFile, ManifestTensor};
-use crate::format::TensorEntry;
+use crate::format::{Brief, Name, TensorEntry};
 
 /// One thing that is not as the manifest says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -101,12 +101,9 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.file.chars().any(char::is_control) {
-            true => write!(formatter, "{:?}: ", self.file)?,
-            false => write!(formatter, "{}: ", self.file)?,
-        }
+        write!(formatter, "{}: ", Name(&self.file))?;
         if let Some(tensor) = &self.tensor {
-            write!(formatter, "tensor {tensor:?}")?;
+            write!(formatter, "tensor \"{}\"", Name(tensor))?;
             if let Some(Place { offset, length }) = self.place {
                 write!(formatter, " ({length} bytes at offset {offset})")?;
             }
@@ -160,8 +157,8 @@ impl ManifestFile {
     fn compare_type(&self, tensor: &ManifestTensor, entry: &TensorEntry) -> Option<Difference> {
         let same = (tensor.dtype, &tensor.shape) == (entry.dtype, &entry.shape);
         let what = || What::Type {
-            expected: format!("{} {}", tensor.dtype, tensor.shape),
-            found: format!("{} {}", entry.dtype, entry.shape),
+            expected: format!("{} {}", tensor.dtype, Brief(&tensor.shape)),
+            found: format!("{} {}", entry.dtype, Brief(&entry.shape)),
         };
         let place = Some((entry.offset, entry.len));
         (!same).then(|| Difference::of_tensor(&self.name, &tensor.name, place, what()))
@@ -202,6 +199,29 @@ impl ManifestFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_message_has_a_megabyte() {
+        let (long, shape) = ("é".repeat(1_000_000), crate::format::Shape::from(vec![1; 1_000_000]));
+        let tensor = ManifestTensor {
+            name: long.as_str().into(),
+            dtype: crate::format::Dtype::U8,
+            shape: shape.clone(),
+            length: 1,
+            checksum: Checksum::OF_NOTHING,
+        };
+        let file = ManifestFile {
+            name: long.as_str().into(),
+            length: 1,
+            checksum: Checksum::OF_NOTHING,
+            tensors: vec![tensor],
+        };
+        let dtype = crate::format::Dtype::I8;
+        let entry = TensorEntry { name: long.as_str().into(), dtype, shape, offset: 0, len: 1 };
+        let difference = file.compare_type(&file.tensors[0], &entry).unwrap();
+        let text = difference.to_string();
+        assert!(text.contains("I8 [1, 1, ") && text.len() < 2000, "{} bytes", text.len());
+    }
 
     #[test]
     fn messages_name_tensor_file_and_place() {

@@ -178,7 +178,8 @@ impl Check {
     }
 }
 
-/// What a manifest calls the file at `path`: its path below the model's folder.
+/// What a manifest calls the file at `path`: its path below the model's folder. One that is no text is escaped, by which two files have
+/// two names; with the backslashes of that, no manifest may have it.
 pub(crate) fn name_of(origin: &Origin, path: &Path) -> String {
     let folder = match origin {
         Origin::Folder(folder) => Some(folder.as_path()),
@@ -186,7 +187,10 @@ pub(crate) fn name_of(origin: &Origin, path: &Path) -> String {
         Origin::File => path.parent(),
     };
     let below = folder.and_then(|folder| path.strip_prefix(folder).ok()).unwrap_or(path);
-    below.to_string_lossy().into_owned()
+    match below.to_str() {
+        Some(name) => name.to_owned(),
+        None => below.as_os_str().as_encoded_bytes().escape_ascii().to_string(),
+    }
 }
 
 /// The checksum of everything before the first tensor.

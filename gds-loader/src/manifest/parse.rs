@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{Checksum, Manifest, ManifestFile};
-use crate::format::{HeaderLimits, index};
+use crate::format::{Brief, HeaderLimits, index, words};
 use crate::save::{Durability, PublishError};
 
 /// What the text calls itself.
@@ -109,9 +109,24 @@ pub enum ManifestError {
         /// The answer of the operating system.
         source: std::io::Error,
     },
+    /// It is not written, since it could not be read again.
+    #[error("{}: is not written, since no reader would take it: {fault}{}", path.display(), advice(fault))]
+    Unreadable {
+        /// The file that it would be.
+        path: PathBuf,
+        /// What a reader would find wrong.
+        fault: ManifestFault,
+    },
     /// It cannot be written. What was there is still there.
     #[error(transparent)]
     Write(#[from] PublishError),
+}
+
+fn advice(fault: &ManifestFault) -> &'static str {
+    match fault {
+        ManifestFault::FileName { .. } => "; rename that file (a byte that is no text is shown as \\xNN)",
+        _ => "",
+    }
 }
 
 /// What every version has.
@@ -165,7 +180,7 @@ impl Manifest {
     /// Any [`ManifestFault`] but that of its length.
     pub fn parse(text: &[u8]) -> Result<Self, ManifestFault> {
         let outline: Outline = serde_json::from_slice(text)
-            .map_err(|error| ManifestFault::NotAManifest { message: error.to_string() })?;
+            .map_err(|error| ManifestFault::NotAManifest { message: words(&error) })?;
         if outline.format != FORMAT {
             let message = format!("its format is {:?} instead of {FORMAT:?}", shortened(&outline.format));
             return Err(ManifestFault::NotAManifest { message });
@@ -176,34 +191,54 @@ impl Manifest {
         if outline.algorithm != Checksum::ALGORITHM {
             return Err(ManifestFault::Algorithm { algorithm: shortened(&outline.algorithm) });
         }
-        let text: Text<'_> = serde_json::from_slice(text)
-            .map_err(|error| ManifestFault::Json { message: error.to_string() })?;
-        let files = text.files.into_owned();
-        check_names(&files)?;
-        files.iter().try_for_each(check_numbers)?;
-        Ok(Self { files })
+        let text: Text<'_> =
+            serde_json::from_slice(text).map_err(|error| ManifestFault::Json { message: words(&error) })?;
+        let manifest = Self { files: text.files.into_owned() };
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    /// What readers hold names and numbers to.
+    fn check(&self) -> Result<(), ManifestFault> {
+        check_names(&self.files)?;
+        self.files.iter().try_for_each(check_numbers)
     }
 
     /// Its text.
     pub fn to_json(&self) -> String {
-        let text = Text {
+        // Strings and numbers alone: nothing of it can fail.
+        let mut json = serde_json::to_string_pretty(&self.text()).unwrap_or_default();
+        json.push('\n');
+        json
+    }
+
+    fn text(&self) -> Text<'_> {
+        Text {
             format: FORMAT.into(),
             version: VERSION,
             algorithm: Checksum::ALGORITHM.into(),
             files: self.files.as_slice().into(),
-        };
-        // Strings and numbers alone: nothing of it can fail.
-        let mut json = serde_json::to_string_pretty(&text).unwrap_or_default();
-        json.push('\n');
-        json
+        }
+    }
+
+    /// Its text as readers take it that read so many bytes: for people while it is short enough, without spaces where it must be.
+    fn readable(&self, max_bytes: u64) -> Result<String, ManifestFault> {
+        self.check()?;
+        let fits = |json: &String| json.len() as u64 <= max_bytes;
+        let compact = || serde_json::to_string(&self.text()).ok();
+        let json = Some(self.to_json()).filter(fits).or_else(|| compact().filter(fits));
+        json.ok_or(ManifestFault::TooLarge { max_bytes })
     }
 
     /// Writes it to `path`, durably: what was there is replaced in one step, or still there.
     ///
     /// # Errors
-    /// [`ManifestError::Write`].
+    /// [`ManifestError::Unreadable`] for what [`Manifest::read`] would refuse, and [`ManifestError::Write`].
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), ManifestError> {
-        Durability::Full.publish(path.as_ref(), self.to_json().as_bytes())?;
+        let path = path.as_ref();
+        let json = self.readable(HeaderLimits::default().effective());
+        let json = json.map_err(|fault| ManifestError::Unreadable { path: path.to_path_buf(), fault })?;
+        Durability::Full.publish(path, json.as_bytes())?;
         Ok(())
     }
 }
@@ -238,7 +273,8 @@ fn check_numbers(file: &ManifestFile) -> Result<(), ManifestFault> {
         let wrong = |problem| wrong(Some(&tensor.name), problem);
         let len = tensor.shape.byte_len(tensor.dtype).map_err(|fault| wrong(fault.to_string()))?;
         if len != tensor.length {
-            let problem = format!("{} {} has {len} bytes, not {}", tensor.dtype, tensor.shape, tensor.length);
+            let (dtype, shape) = (tensor.dtype, Brief(&tensor.shape));
+            let problem = format!("{dtype} {shape} has {len} bytes, not {}", tensor.length);
             return Err(wrong(problem));
         }
         data = data.checked_add(len).ok_or_else(|| wrong("the tensors overflow 64 bits".into()))?;
@@ -317,6 +353,26 @@ mod tests {
     }
 
     #[test]
+    fn no_message_has_a_megabyte() {
+        let long = "A".repeat(2_000_000);
+        let dimensions = vec!["1"; 100_000].join(",");
+        for (from, to) in [
+            ("\"files\":", format!("\"{long}\": 1, \"files\":")),
+            ("\"gds-manifest\"", format!("\"{long}\"")),
+            ("crc64-nvme", long.clone()),
+            ("F32", long.clone()),
+            ("9a1f04be27c3d508", long.clone()),
+            ("\"name\": \"w\"", format!("\"{long}\": \"w\"")),
+            ("\"empty\"", format!("\"{long}\", \"shape\": {{}}")),
+            ("[2, 2]", format!("[{dimensions}]")),
+            ("part/model", format!("../{long}")),
+        ] {
+            let message = fault(from, &to);
+            assert!(message.len() < 5000, "{from}: {} bytes", message.len());
+        }
+    }
+
+    #[test]
     fn nothing_is_passed_over() {
         for (from, to) in [
             ("\"files\":", "\"signature\": 1, \"files\":"),
@@ -330,6 +386,43 @@ mod tests {
             fault(from, to);
         }
         assert!(Manifest::parse(format!("{GOOD} {{}}").as_bytes()).is_err());
+    }
+
+    #[test]
+    fn only_what_can_be_read_again_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gds-manifest.json");
+        let good = Manifest::parse(GOOD.as_bytes()).unwrap();
+        let refused = |edit: &dyn Fn(&mut Manifest)| {
+            let mut manifest = good.clone();
+            edit(&mut manifest);
+            assert!(Manifest::parse(manifest.to_json().as_bytes()).is_err());
+            manifest.write(&path).unwrap_err().to_string()
+        };
+        let error = refused(&|manifest| manifest.files[0].name = "a\\b".into());
+        assert!(
+            error.contains("contains a backslash; rename that file") && error.contains("m.gds-"),
+            "{error}"
+        );
+        assert!(refused(&|manifest| manifest.files[0].name = "a/../b".into()).contains("component"));
+        assert!(
+            refused(&|manifest| manifest.files[1].name = manifest.files[0].name.clone()).contains("twice")
+        );
+        assert!(refused(&|manifest| manifest.files[0].length = 1).contains("has 1"));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_text_too_long_for_readers_goes_without_spaces_or_not_at_all() {
+        let manifest = Manifest::parse(GOOD.as_bytes()).unwrap();
+        let pretty = manifest.readable(u64::MAX).unwrap();
+        assert_eq!(pretty, manifest.to_json());
+        let compact = manifest.readable(pretty.len() as u64 - 1).unwrap();
+        assert_eq!(Manifest::parse(compact.as_bytes()).unwrap(), manifest);
+        let most = compact.len() as u64;
+        assert_eq!(manifest.readable(most).unwrap(), compact);
+        let error = manifest.readable(most - 1).unwrap_err();
+        assert_eq!(error, ManifestFault::TooLarge { max_bytes: most - 1 });
     }
 
     #[test]

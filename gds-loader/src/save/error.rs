@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::durable::PublishError;
 use crate::error::ErrorKind;
-use crate::format::WriteFault;
+use crate::format::{Name, WriteFault};
 use crate::transport::{PathKind, ReadCause};
 
 /// Why a save failed.
@@ -12,7 +12,7 @@ use crate::transport::{PathKind, ReadCause};
 #[non_exhaustive]
 pub enum SaveError {
     /// A tensor that cannot be meant.
-    #[error("tensor `{name}`: {reason}")]
+    #[error("tensor `{}`: {reason}", Name(name))]
     Tensor {
         /// Its name.
         name: String,
@@ -20,7 +20,7 @@ pub enum SaveError {
         reason: String,
     },
 
-    /// The tensors cannot be written to one file of the format. No file was made.
+    /// The tensors cannot be written to a file of the format, or be named by one index. No file was made.
     #[error("{}: {fault}", path.display())]
     Format {
         /// The file it would be.
@@ -124,7 +124,8 @@ impl SaveError {
                 PublishError::Name { .. }
                 | PublishError::NotAFile { .. }
                 | PublishError::Indexed { .. }
-                | PublishError::OtherWeights { .. },
+                | PublishError::OtherWeights { .. }
+                | PublishError::Unsayable { .. },
             ) => ErrorKind::Usage,
             Self::Write { .. }
             | Self::Publish(_)

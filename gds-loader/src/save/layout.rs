@@ -15,6 +15,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 
 use serde::Serialize;
 
@@ -61,6 +62,30 @@ pub(crate) fn shard_name(index: usize, count: usize) -> String {
 
 /// The text of an index that gives each tensor its shard, as transformers writes it.
 pub(crate) fn index(total_size: u64, weight_map: &BTreeMap<&str, &str>) -> Vec<u8> {
+    let mut text = Vec::new();
+    write_index(&mut text, total_size, weight_map);
+    text
+}
+
+/// Bytes of that text, at no memory for it.
+pub(crate) fn index_len(total_size: u64, weight_map: &BTreeMap<&str, &str>) -> u64 {
+    struct Counter(u64);
+    impl Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    write_index(&mut counter, total_size, weight_map);
+    counter.0
+}
+
+/// `to` takes everything.
+fn write_index(to: &mut impl Write, total_size: u64, weight_map: &BTreeMap<&str, &str>) {
     #[derive(Serialize)]
     struct Index<'a> {
         metadata: Metadata,
@@ -70,11 +95,11 @@ pub(crate) fn index(total_size: u64, weight_map: &BTreeMap<&str, &str>) -> Vec<u
     struct Metadata {
         total_size: u64,
     }
-    // Strings and a number: there is nothing that could not be written to memory.
     let index = Index { metadata: Metadata { total_size }, weight_map };
-    let mut text = serde_json::to_vec_pretty(&index).unwrap_or_default();
-    text.push(b'\n');
-    text
+    // Strings and a number: there is nothing that could not be written.
+    let written = serde_json::to_writer_pretty(&mut *to, &index).map_err(io::Error::from);
+    let written = written.and_then(|()| to.write_all(b"\n"));
+    debug_assert!(written.is_ok(), "{written:?}");
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Instant;
 use cuda_staging::{Device, RegionMut};
 
 use super::asynchronous::Lent;
-use super::durable::{Kernel, Publication, System, Target};
+use super::durable::{self, Kernel, Publication, System, Target};
 use super::error::SaveError;
 use super::layout::{self, INDEX_NAME};
 use super::options::Options;
@@ -19,7 +19,7 @@ use super::write::{self, Bytes, Held, Image, Route, Tally, Work};
 use crate::cufile::RegisteredBuffer;
 use crate::error::Error;
 use crate::format::write::{NewTensor, header};
-use crate::format::{Dtype, Shape};
+use crate::format::{Dtype, Name, Shape, WriteFault};
 use crate::pipeline::wait_for_caller;
 use crate::policy::{Backend, CuFilePaths, Verdict, WriteProof, windows};
 use crate::report::{DeviceReport, GdsProof, GdsReport, Intervals, gb_per_s};
@@ -133,6 +133,9 @@ impl<'a> Session<'a> {
             lens.push(header.file_len);
             headers.push(RegionMut::from_vec(header.bytes).freeze());
             places.extend(group.iter().map(|&index| (tensors[index].name.clone(), file)));
+        }
+        if let Some(shards) = &shards {
+            refuse_long_index(&places, shards, bytes, options, path)?;
         }
         let count = tensors.len();
         let images = held.try_map(|tensors| {
@@ -276,8 +279,9 @@ fn device_of(tensors: &[Taken<'_>]) -> Result<Device, SaveError> {
         None => Ok(device.clone()),
         Some((name, other)) => {
             let reason = format!(
-                "it is on {other:?} and `{first}` on {device:?}; a save reads from one device and the host: copy it, or save each \
-                 device's tensors apart"
+                "it is on {other:?} and `{}` on {device:?}; a save reads from one device and the host: copy it, or save each \
+                 device's tensors apart",
+                Name(first)
             );
             Err(SaveError::Tensor { name: name.to_string(), reason })
         }
@@ -297,7 +301,7 @@ fn refuse_host_bytes_by_gds(
     }
     let of_host = |tensor: &&Taken<'_>| tensor.bytes.len() > 0 && tensor.device().is_none();
     let there_is = match tensors.iter().find(of_host) {
-        Some(tensor) => format!("tensor `{}` is in the host's", tensor.name),
+        Some(tensor) => format!("tensor `{}` is in the host's", Name(&tensor.name)),
         None if !device.is_cuda() => "no tensor is there".to_owned(),
         None => return Ok(()),
     };
@@ -314,6 +318,25 @@ fn refuse_repeated_names(tensors: &[Taken<'_>]) -> Result<(), SaveError> {
             Err(SaveError::Tensor { name: tensor.name.to_string(), reason })
         }
     }
+}
+
+/// Refuses an index that readers would not take, before the old one is replaced by it.
+fn refuse_long_index(
+    places: &[(Box<str>, usize)],
+    shards: &[String],
+    total_size: u64,
+    options: &Options,
+    path: &Path,
+) -> Result<(), SaveError> {
+    // As long as they get where these are taken.
+    let names: Vec<String> = shards.iter().map(|name| durable::unique(name, 0)).collect();
+    let index_len = layout::index_len(total_size, &weight_map(places, &names));
+    let max_bytes = options.limits.effective();
+    if index_len <= max_bytes {
+        return Ok(());
+    }
+    let fault = WriteFault::IndexTooLarge { index_len, max_bytes };
+    Err(SaveError::Format { path: path.join(INDEX_NAME), fault })
 }
 
 fn cufile_paths(backend: Backend, device: &Device, path: &Path) -> Result<CuFilePaths, SaveError> {
@@ -356,9 +379,11 @@ fn judge(
 
 /// The text of the index, given the shards' names.
 fn index(places: &[(Box<str>, usize)], names: &[String], total_size: u64) -> Vec<u8> {
-    let shards = places.iter().filter_map(|(tensor, file)| Some((&**tensor, names.get(*file)?.as_str())));
-    let weight_map: BTreeMap<&str, &str> = shards.collect();
-    layout::index(total_size, &weight_map)
+    layout::index(total_size, &weight_map(places, names))
+}
+
+fn weight_map<'a>(places: &'a [(Box<str>, usize)], names: &'a [String]) -> BTreeMap<&'a str, &'a str> {
+    places.iter().filter_map(|(tensor, file)| Some((&**tensor, names.get(*file)?.as_str()))).collect()
 }
 
 fn finish(stages: SaveStages, tally: &Tally) -> SaveStages {

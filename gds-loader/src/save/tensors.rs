@@ -12,7 +12,7 @@ use std::fmt;
 use cuda_staging::{Region, RegionMut};
 
 use super::error::SaveError;
-use crate::format::{Dtype, Shape};
+use crate::format::{Brief, Dtype, Shape};
 use crate::model::Tensor;
 
 /// A tensor to be saved.
@@ -37,11 +37,13 @@ impl<'a> SaveTensor<'a> {
     ) -> Result<Self, SaveError> {
         let (name, shape, bytes) = (name.into(), shape.into(), bytes.into());
         let refused = |reason| SaveError::Tensor { name: name.to_string(), reason };
-        let expected = shape.byte_len(dtype).map_err(|fault| refused(format!("{dtype} {shape}: {fault}")))?;
+        let expected =
+            shape.byte_len(dtype).map_err(|fault| refused(format!("{dtype} {}: {fault}", Brief(&shape))))?;
         let given = bytes.len();
         if given != expected {
             return Err(refused(format!(
-                "{dtype} {shape} has {expected} bytes and {given} were given; pack a view of a larger tensor first"
+                "{dtype} {} has {expected} bytes and {given} were given; pack a view of a larger tensor first",
+                Brief(&shape)
             )));
         }
         Ok(Self { name, dtype, shape, bytes })

@@ -14,8 +14,9 @@ use super::session::{Session, take};
 use super::write::Held;
 use super::{SaveError, SaveReport, SaveTensor, Saver};
 use crate::error::ErrorKind;
-use crate::format::Dtype;
+use crate::format::{Dtype, HeaderLimits, WriteFault};
 use crate::policy::Backend;
+use crate::source::Source;
 use crate::transport::PathKind;
 
 /// Judges each write by its number, from 1; all else goes.
@@ -159,4 +160,32 @@ fn a_write_that_fails_fails_the_save_whichever_it_is() {
         }
         assert!(failed > 20, "{failed}");
     }
+}
+
+/// An index that no reader takes would make the old set's end the end of both.
+#[test]
+fn an_index_beyond_the_readers_limit_is_refused_before_any_file_exists() {
+    let folder = test_support::folder::on_disk("save");
+    let path = folder.path().join("set");
+    let tensors =
+        || (0..20).map(|k| SaveTensor::new(format!("{k}{}", "\n".repeat(90)), Dtype::U8, [1], vec![k]));
+    let save = |max_bytes| {
+        let saver = Saver::new().shard_size(1).header_limits(HeaderLimits { max_bytes });
+        saver.save(tensors().collect::<Result<Vec<_>, _>>().unwrap(), &path)
+    };
+    let error = save(1000).unwrap_err();
+    let SaveError::Format { fault: WriteFault::IndexTooLarge { index_len, max_bytes: 1000 }, .. } = error
+    else {
+        panic!("{error}")
+    };
+    assert!(error.to_string().contains("model.safetensors.index.json: the index would have"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    save(index_len - 1).unwrap_err();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    // The second set's shards have longer names, which are counted already.
+    for _ in 0..2 {
+        save(index_len).unwrap();
+        Source::open_with(&path, &HeaderLimits { max_bytes: index_len }).unwrap();
+    }
+    assert_eq!(path.join("model.safetensors.index.json").metadata().unwrap().len(), index_len);
 }

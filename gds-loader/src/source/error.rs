@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::file::advice;
-use crate::format::{Dtype, FormatError, IndexError, Name, Shape};
+use crate::format::{Brief, Dtype, FormatError, IndexError, Name, Shape};
 
 /// A path could not be opened as a source of weights, or does not hold what was expected of it.
 #[derive(Debug, thiserror::Error)]
@@ -293,8 +293,8 @@ impl fmt::Display for Mismatch {
             write!(formatter, " {dtype}")?;
         }
         if let Some(shape) = &self.expected_shape {
-            write!(formatter, " {shape}")?;
+            write!(formatter, " {}", Brief(shape))?;
         }
-        write!(formatter, ", found {} {}", self.dtype, self.shape)
+        write!(formatter, ", found {} {}", self.dtype, Brief(&self.shape))
     }
 }

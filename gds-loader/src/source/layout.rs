@@ -132,27 +132,29 @@ fn numbered(stem: &str) -> Option<(&str, u64, &str)> {
 
 /// What is wrong with `numbers` (sorted) as the numbering of `total` files, which counts from 1, or from 0 where a 0 is there.
 ///
-/// Works on ranges: the total is a number that somebody wrote, and may be absurd.
+/// Works on ranges: the total is a number that somebody wrote, and may be absurd. They are of positions, counted from 0, each below the
+/// total, so that the one after it is a number too.
 fn numbering_fault(numbers: &[u64], total: u64) -> Option<String> {
     let first = if numbers.first() == Some(&0) { 0 } else { 1 };
-    let mut wanted = first;
+    let mut wanted = 0;
     let mut missing: Vec<RangeInclusive<u64>> = Vec::new();
     for &number in numbers {
-        if number < wanted {
+        let position = number - first;
+        if position < wanted {
             return Some(format!("number {number} is there twice"));
         }
-        if number - first >= total {
+        if position >= total {
             return Some(format!("number {number} is beyond its total"));
         }
-        if number > wanted {
-            missing.push(wanted..=number - 1);
+        if position > wanted {
+            missing.push(wanted..=position - 1);
         }
-        wanted = number + 1;
+        wanted = position + 1;
     }
-    if wanted - first < total {
-        missing.push(wanted..=first + (total - 1));
+    if wanted < total {
+        missing.push(wanted..=total - 1);
     }
-    let text = |range: &RangeInclusive<u64>| match (range.start(), range.end()) {
+    let text = |range: &RangeInclusive<u64>| match (first + range.start(), first + range.end()) {
         (start, end) if start == end => format!("{start}"),
         (start, end) => format!("{start} to {end}"),
     };

@@ -3,7 +3,7 @@
 //! Proof is: the name is one of a temporary file, with all its digits; it is a regular file, no link, of this user; and its lock is free, which a live
 //! saver's is not. What is removed is the name, so that another name of the file loses nothing.
 //!
-//! Callers hold the folder's lock: under it, a live saver's second names of shards are not seen.
+//! Callers hold the folder's lock, or nobody else saves there: so a live saver's second names of shards are not seen.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -49,6 +49,17 @@ pub(super) fn orphans(folder: &Arc<Folder>, named: &HashSet<String>) -> Vec<Dead
         }
     }
     orphans
+}
+
+/// Whether another save is writing to the folder: a temporary file that is none of `own` is locked, or may be.
+pub(super) fn is_saved_to(folder: &Folder, own: &[Identity]) -> bool {
+    let is_alive = |name: &OsString| match folder.stat(name) {
+        Ok(None) => false,
+        Ok(Some(stat)) if stat.kind != Kind::Regular || own.contains(&stat.identity) => false,
+        Ok(Some(stat)) => lock(folder, name, stat.identity).is_none(),
+        Err(_) => true,
+    };
+    folder.list().map_or(true, |names| names.iter().any(|name| told_by(name).is_some() && is_alive(name)))
 }
 
 fn find(folder: &Arc<Folder>, named: &HashSet<String>) -> Vec<Dead> {

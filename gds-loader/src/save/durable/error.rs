@@ -86,6 +86,17 @@ pub enum PublishError {
         /// Their names.
         files: Vec<String>,
     },
+    /// What the folder means without an index cannot be said by one, which would keep it meant until the new checkpoint is.
+    #[error(
+        "{}: the checkpoint that is there cannot be kept until it is replaced: {reason}; save to a folder of its own, or move it away",
+        folder.display()
+    )]
+    Unsayable {
+        /// The folder.
+        folder: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// A file has not the length that it was created for.
     #[error("{}: expected {expected} bytes, found {found}: not all of it was written", path.display())]
     Length {
@@ -114,8 +125,12 @@ pub enum PublishError {
         /// The folder's path.
         path: PathBuf,
     },
-    /// Another save kept the folder to itself for too long.
-    #[error("{}: another save has been publishing to this folder for {seconds} s; try again", path.display())]
+    /// Another save, or another program while there was one, kept the folder to itself for too long.
+    #[error(
+        "{}: for {seconds} s another save to this folder has held the folder's lock, or another program such as flock(1) has \
+         while a save was under way; try again when they are done",
+        path.display()
+    )]
     Busy {
         /// The folder.
         path: PathBuf,

@@ -1,6 +1,6 @@
 //! Publishing one file.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::clean;
 use super::error::PublishError;
 use super::folder::{Folder, FolderSyncs, Named};
+use super::lock;
 use super::standing::Standing;
 use super::system::{Kernel, Stat, System};
 use super::target::{Target, index_beside, resolve};
@@ -46,23 +47,18 @@ impl FileGoal {
             folder.sync_above()?;
         }
         let folder = Arc::new(folder);
-        // Where another save keeps the folder to itself, or something cannot be read, the next one cleans.
-        if let Ok(lock) = folder.lock()
+        // Where somebody keeps the folder to themselves, or something cannot be read, the next save cleans.
+        let lock = lock::try_lock(&folder);
+        if !matches!(lock, Ok(None))
             && let Ok(Standing { mut named, .. }) = Standing::read(&folder, "")
         {
             // The file that is going to be replaced is no shard.
             named.extend(name.to_str().map(str::to_owned));
             clean::dead_temps(&folder, &named);
-            drop(lock);
         }
+        drop(lock);
         let like = folder.replaceable(&name)?;
-        if let Some(index) = index_beside(&name)
-            // A name that is too long for an index has none.
-            && index.len() <= LONGEST_NAME
-            && folder.stat(index.as_ref())?.is_some()
-        {
-            return Err(PublishError::Indexed { path: path.to_owned(), index });
-        }
+        refuse_indexed(&folder, &name)?;
         Ok((folder, Self { name, like }))
     }
 
@@ -76,15 +72,20 @@ impl FileGoal {
         let path = folder.path.join(&self.name);
         let full = durability == Durability::Full;
         let mut syncs = FolderSyncs { folder, full, count: 0 };
+        let own: Vec<_> = temps.iter().map(|(file, _)| file.identity()).collect();
         for (file, mut named) in temps {
             file.finish(self.like.as_ref())?;
             if full {
                 file.sync()?;
             }
             file.flush()?;
+            // A set may have been saved since the first look, or be about to be published.
+            let lock = if index_of(&self.name).is_some() { lock::lock(folder, &own)? } else { None };
+            refuse_indexed(folder, &self.name)?;
             folder.check_in_place()?;
             folder.check_is(&named.name, file.identity())?;
             folder.rename(&named.name, &self.name, file.identity())?;
+            drop(lock);
             named.keep();
             syncs.try_sync().map_err(|source| PublishError::Unsynced { path: path.clone(), source })?;
         }
@@ -97,5 +98,19 @@ impl FileGoal {
             removed: Vec::new(),
             left: Vec::new(),
         })
+    }
+}
+
+/// The index that would give the folder another meaning than the file called `name`. One whose name would be too long there is not.
+fn index_of(name: &OsStr) -> Option<String> {
+    index_beside(name).filter(|index| index.len() <= LONGEST_NAME)
+}
+
+fn refuse_indexed(folder: &Folder, name: &OsStr) -> Result<(), PublishError> {
+    match index_of(name) {
+        Some(index) if folder.stat(index.as_ref())?.is_some() => {
+            Err(PublishError::Indexed { path: folder.path.join(name), index })
+        }
+        _ => Ok(()),
     }
 }

@@ -6,14 +6,9 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use super::error::PublishError;
 use super::system::{How, Identity, Kind, Stat, System};
-
-/// Publishing takes milliseconds, on a slow disk a second.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Repeats a call that a signal interrupted.
 pub(super) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
@@ -163,26 +158,6 @@ impl Folder {
             Err(error) => Err(error),
         }
     }
-
-    /// Waits until no other save changes names here. `None` where the file system has no such locks.
-    pub(super) fn lock(&self) -> Result<Option<FolderLock<'_>>, PublishError> {
-        let start = Instant::now();
-        let mut pause = Duration::from_millis(1);
-        loop {
-            match uninterrupted(|| self.system.lock(self.fd())) {
-                Ok(true) => return Ok(Some(FolderLock(self))),
-                Ok(false) if start.elapsed() > LONGEST_WAIT => {
-                    return Err(PublishError::Busy {
-                        path: self.path.clone(),
-                        seconds: LONGEST_WAIT.as_secs(),
-                    });
-                }
-                Ok(false) => thread::sleep(pause),
-                Err(_) => return Ok(None),
-            }
-            pause = (pause * 2).min(Duration::from_millis(50));
-        }
-    }
 }
 
 /// A renaming that failed.
@@ -225,19 +200,6 @@ impl FolderSyncs<'_> {
 
     pub(super) fn sync(&mut self) -> Result<(), PublishError> {
         self.try_sync().map_err(|error| self.folder.error("".as_ref(), "sync the folder to the disk", error))
-    }
-}
-
-/// The sole right to change names of checkpoints in a folder, among savers.
-#[derive(Debug)]
-pub(super) struct FolderLock<'a>(&'a Folder);
-
-impl Drop for FolderLock<'_> {
-    fn drop(&mut self) {
-        // Closing the folder would do it too.
-        if let Err(error) = uninterrupted(|| self.0.system.unlock(self.0.fd())) {
-            tracing::debug!(folder = %self.0.path.display(), %error, "unlocking");
-        }
     }
 }
 

@@ -16,16 +16,18 @@
 //!
 //! Two things about folders:
 //!
-//! - A folder that means one file and has no index means something else as soon as a shard is beside it. So before the first shard
-//!   gets its name, an index that names the old file is published.
+//! - A folder that means a file, or a snapshot below it, and has no index means something else as soon as a shard is in it. So before
+//!   the first shard gets its name, an index that names the old files is published. Where none can, the save is refused.
 //! - A single file beside an index of its name would be overlooked by readers of the folder. It is refused.
 //!
 //! What durable means, and what it costs, is in `docs/saving.md`.
 
+mod bridge;
 mod clean;
 mod error;
 mod file;
 mod folder;
+mod lock;
 mod made;
 mod retire;
 mod set;
@@ -44,7 +46,7 @@ use std::sync::Arc;
 
 pub use error::PublishError;
 pub(crate) use system::{Kernel, System};
-pub(crate) use target::Target;
+pub(crate) use target::{Target, unique};
 pub(crate) use temp::TempFile;
 
 use folder::{Folder, Named};

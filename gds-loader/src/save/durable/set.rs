@@ -7,13 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::bridge::{Bridge, meaning};
 use super::clean;
 use super::error::PublishError;
 use super::folder::{Folder, FolderSyncs, Named, Refused};
+use super::lock;
 use super::made::MadeFolder;
 use super::retire::{Old, retire};
 use super::stage::{Staged, place};
-use super::standing::{Standing, meaning};
+use super::standing::Standing;
 use super::system::{Stat, System};
 use super::target::{check_set, single_file};
 use super::temp::{self, TempFile};
@@ -54,10 +56,14 @@ impl SetGoal {
             folder.sync_above()?;
         }
         let folder = Arc::new(folder);
-        let lock = folder.lock()?;
+        let lock = lock::lock(&folder, &[])?;
         let standing = Standing::read(&folder, &index)?;
         clean::dead_temps(&folder, &standing.named);
         standing.refuse_others(&folder, &index)?;
+        if !standing.indexed {
+            // Said by the commit; whether it can be is known before anything is written.
+            meaning(&folder)?;
+        }
         let like_index = folder.replaceable(index.as_ref())?;
         let like = standing.like(&folder, &index)?;
         drop(lock);
@@ -77,7 +83,8 @@ impl SetGoal {
         self.complete(folder, &temps, full)?;
         folder.check_in_place()?;
 
-        let _lock = folder.lock()?;
+        let own: Vec<_> = temps.iter().map(|(file, _)| file.identity()).collect();
+        let _lock = lock::lock(folder, &own)?;
         let mut syncs = FolderSyncs { folder, full, count: 0 };
         let standing = Standing::read(folder, &self.index)?;
         let names = standing.free_names(folder, &self.shards, token)?;
@@ -85,7 +92,7 @@ impl SetGoal {
         let mut staged = Staged { folder, full, bridge: None, placed: Vec::new() };
         let mut replaced = standing.replaced;
         if !standing.indexed
-            && let Some((text, files)) = meaning(folder)
+            && let Some(Bridge { text, files }) = meaning(folder)?
         {
             staged.bridge = Some(self.publish_bridge(folder, &text, full)?);
             replaced.extend(files.into_iter().filter(|file| file == single_file(&self.index)));

@@ -7,17 +7,17 @@ use std::io;
 use super::error::PublishError;
 use super::folder::Folder;
 use super::system::{Kind, Stat};
-use super::target::{INDEX, WEIGHTS, single_file, unique};
+use super::target::{INDEX, WEIGHTS, is_visible, single_file, unique};
 use super::temp::{token, told_by};
 use crate::format::{HeaderLimits, Index};
-use crate::source::Source;
 
 /// The indexes of a folder and what they name.
 #[derive(Debug)]
 pub(super) struct Standing {
     /// Every file that an index of the folder names.
     pub(super) named: HashSet<String>,
-    /// Files in the folder itself that the index to be replaced names and no other does; none where an index cannot be read.
+    /// Weights in the folder itself that the index to be replaced names and no other does; none where an index cannot be read.
+    /// Whatever else it names is not a save's to remove: its text is not trusted.
     pub(super) replaced: Vec<String>,
     /// Whether there is an index at all.
     pub(super) indexed: bool,
@@ -31,15 +31,14 @@ impl Standing {
         let mut elsewhere = HashSet::new();
         let (mut indexed, mut certain) = (false, true);
         for name in folder.list()? {
-            let Some(name) = name.to_str().filter(|name| !name.starts_with('.') && name.ends_with(INDEX))
-            else {
+            if !is_visible(&name, INDEX) {
                 continue;
-            };
-            let text = match folder.read(name.as_ref(), most) {
+            }
+            let text = match folder.read(&name, most) {
                 Ok(text) => Some(text),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 // Not knowing what it names, this save could not remove that later.
-                Err(error) if name == index => return Err(folder.error(name.as_ref(), "read it", error)),
+                Err(error) if name == index => return Err(folder.error(&name, "read it", error)),
                 Err(_) => None,
             };
             indexed = true;
@@ -49,7 +48,8 @@ impl Standing {
             };
             let files = parsed.files().iter().map(|file| file.to_string());
             if name == index {
-                replaced = files.clone().filter(|file| !file.contains('/')).collect();
+                let is_weights = |file: &String| !file.contains('/') && is_visible(file.as_ref(), WEIGHTS);
+                replaced = files.clone().filter(is_weights).collect();
             } else {
                 elsewhere.extend(files.clone());
             }
@@ -86,15 +86,14 @@ impl Standing {
         }
         let mut files = Vec::new();
         for name in &names {
-            let Some(text) = name.to_str() else { continue };
-            if text.starts_with('.') || !text.ends_with(WEIGHTS) || text == single_file(index) {
+            if !is_visible(name, WEIGHTS) || name == single_file(index) {
                 continue;
             }
             let Some(stat) = folder.stat(name)? else { continue };
-            let left =
-                temps.get(text).is_some_and(|temps| temps.iter().any(|temp| folder.is(temp, stat.identity)));
+            let temps = name.to_str().and_then(|name| temps.get(name));
+            let left = temps.is_some_and(|temps| temps.iter().any(|temp| folder.is(temp, stat.identity)));
             if !left {
-                files.push(text.to_owned());
+                files.push(name.to_string_lossy().into_owned());
             }
         }
         files.sort_unstable();
@@ -126,21 +125,4 @@ impl Standing {
         }
         Ok(true)
     }
-}
-
-/// What a folder without an index means, as the text of an index, with the files it names; nothing where it means nothing.
-pub(super) fn meaning(folder: &Folder) -> Option<(Vec<u8>, Vec<String>)> {
-    let source = Source::open(&folder.path).ok()?;
-    let mut files = Vec::new();
-    let mut map = serde_json::Map::new();
-    for (shard, entry) in source.iter() {
-        let file = shard.path.file_name()?.to_str()?;
-        map.insert(entry.name.to_string(), file.into());
-        if files.last().is_none_or(|last| last != file) {
-            files.push(file.to_owned());
-        }
-    }
-    let metadata = serde_json::json!({ "total_size": source.bytes() });
-    let index = serde_json::json!({ "metadata": metadata, "weight_map": map });
-    (!files.is_empty()).then(|| (index.to_string().into_bytes(), files))
 }

@@ -91,7 +91,7 @@ fn problem(name: &str, suffix: &str) -> Option<&'static str> {
 const UNIQUE: usize = 9;
 
 /// `name`, made this save's own: `model-0123abcd-00001-of-00004.safetensors`. What numbers a shard stays at the end.
-pub(super) fn unique(name: &str, token: u64) -> String {
+pub(crate) fn unique(name: &str, token: u64) -> String {
     let stem = name.strip_suffix(WEIGHTS).unwrap_or(name);
     let (before, number) = stem.split_at(numbering(stem).unwrap_or(stem.len()));
     format!("{before}-{:08x}{number}{WEIGHTS}", token >> 32)
@@ -103,6 +103,12 @@ fn numbering(stem: &str) -> Option<usize> {
     let (rest, total) = stem.rsplit_once("-of-")?;
     let (before, number) = rest.rsplit_once('-')?;
     (digits(number) && digits(total)).then_some(before.len())
+}
+
+/// Whether readers of a folder take what is called `name` for a file with this ending: one that begins with a dot is overlooked.
+pub(super) fn is_visible(name: &OsStr, suffix: &str) -> bool {
+    let name = name.as_encoded_bytes();
+    !name.starts_with(b".") && name.ends_with(suffix.as_bytes())
 }
 
 /// The index that gives the folder of a file called `name` another meaning.

@@ -108,3 +108,8 @@ fn a_kill_leaves_the_old_set_or_the_new() {
 fn a_kill_leaves_the_old_file_or_the_set_that_replaces_it() {
     kill_at_every_call(Scenario::SetOverFile);
 }
+
+#[test]
+fn a_kill_leaves_the_old_snapshot_or_the_set_that_replaces_it() {
+    kill_at_every_call(Scenario::SetOverSnapshot);
+}

@@ -6,6 +6,7 @@ mod conditions;
 mod crash;
 mod disk;
 mod faults;
+mod foreign;
 mod group;
 mod kill;
 mod rivals;

@@ -21,17 +21,21 @@ pub(super) enum Scenario {
     /// Over one of more shards, whose names do not collide.
     SetOverOtherSet,
     SetOverFile,
+    /// Into the folder of a repository of the Hugging Face cache.
+    SetOverSnapshot,
 }
 
-use Scenario::{File, FileOverFile, Set, SetInNewFolder, SetOverFile, SetOverOtherSet, SetOverSet};
+use Scenario::{
+    File, FileOverFile, Set, SetInNewFolder, SetOverFile, SetOverOtherSet, SetOverSet, SetOverSnapshot,
+};
 
 const FILE: &str = "model.safetensors";
 const OLD: u8 = 0x11;
 const NEW: u8 = 0x22;
 
 impl Scenario {
-    pub(super) const ALL: [Self; 7] =
-        [File, FileOverFile, Set, SetInNewFolder, SetOverSet, SetOverOtherSet, SetOverFile];
+    pub(super) const ALL: [Self; 8] =
+        [File, FileOverFile, Set, SetInNewFolder, SetOverSet, SetOverOtherSet, SetOverFile, SetOverSnapshot];
 
     pub(super) fn named(name: &str) -> Self {
         Self::ALL.into_iter().find(|scenario| format!("{scenario:?}") == name).unwrap()
@@ -52,6 +56,14 @@ impl Scenario {
             FileOverFile | SetOverFile => Checkpoint::new(OLD, 1).write_file(&folder.join(FILE)),
             SetOverSet => Checkpoint::new(OLD, 2).write_set(&folder),
             SetOverOtherSet => Checkpoint::new(OLD, 3).write_set(&folder),
+            SetOverSnapshot => {
+                let revision = "0123456789abcdef0123456789abcdef01234567";
+                let snapshot = folder.join("snapshots").join(revision);
+                fs::create_dir_all(&snapshot).unwrap();
+                fs::create_dir(folder.join("refs")).unwrap();
+                fs::write(folder.join("refs/main"), revision).unwrap();
+                Checkpoint::new(OLD, 1).write_file(&snapshot.join(FILE));
+            }
         }
     }
 
@@ -92,7 +104,7 @@ impl Scenario {
     pub(super) fn before(self) -> Found {
         match self {
             File | Set | SetInNewFolder => Found::Nothing,
-            FileOverFile | SetOverFile => Found::file(Checkpoint::new(OLD, 1)),
+            FileOverFile | SetOverFile | SetOverSnapshot => Found::file(Checkpoint::new(OLD, 1)),
             SetOverSet => Found::set(Checkpoint::new(OLD, 2)),
             SetOverOtherSet => Found::set(Checkpoint::new(OLD, 3)),
         }
@@ -110,9 +122,14 @@ impl Scenario {
         }
     }
 
-    /// How many files there are where nothing is left over.
+    /// How many names there are where nothing is left over.
     fn files(self) -> usize {
-        if self.is_file() { 1 } else { 3 }
+        match self {
+            File | FileOverFile => 1,
+            // The repository's folders stay.
+            SetOverSnapshot => 3 + 2,
+            _ => 3,
+        }
     }
 
     /// The next save succeeds, and leaves its checkpoint and nothing else.
