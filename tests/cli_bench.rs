@@ -358,7 +358,7 @@ fn a_sweep_measures_its_winner_again() {
 #[test]
 fn the_plot_is_well_formed_and_names_every_row() {
     let folder = folder::on_disk("the_plot_is_well_formed_and_names_every_row");
-    let model = folder.path().join("a <model> & \"more\"\u{1b}[2J");
+    let model = folder.path().join("a <model> & \"more\"\u{1b}[2J\u{ffff}");
     std::fs::create_dir(&model).unwrap();
     synth(&model, "--size 64MB --shards 2");
     let plot = folder.path().join("plot.svg");
