@@ -285,7 +285,8 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             sizes::count((loads as f64 * first.seconds).ceil() as u64)
         );
     }
-    let progress = Progress::start(arguments.progress, "sweeping", stand.subject.bytes * loads as u64);
+    let total = stand.subject.bytes.saturating_mul(loads as u64);
+    let progress = Progress::start(arguments.progress, "sweeping", total);
     let mut sweep = Sweep { arguments, stand, case, base, progress, tried: Vec::new() };
     let mut best = base;
     if arguments.full {
