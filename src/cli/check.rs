@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use clap::Args;
 use gds_loader::check::{Checkup, Options, examine};
 
-use super::Exit;
+use super::exit::{self, Exit};
 use super::output::Output;
+use crate::ending;
 
 /// Say what GPUDirect Storage needs here, what is missing, and what to do about it
 ///
 /// Looks at kernel modules, GPUs, libcufile, cufile.json, udev, IOMMU and the way from each GPU to each drive; with a PATH also at what it
-/// lies on. Needs no privileges and takes no longer than two seconds. Exits with 0 where GPUDirect Storage would work, with 3 where not.
+/// lies on. Needs no privileges. What does not answer within two seconds, and one more for each GPU, is said not to. Exits with 0 where
+/// GPUDirect Storage would work, with 3 where not.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// A file or a folder to load from
@@ -25,14 +27,22 @@ pub(crate) struct Arguments {
     suggest_config: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+pub(crate) fn run(arguments: &Arguments) -> Exit {
     let mut options = Options::default();
     options.path.clone_from(&arguments.path);
     // This process does nothing else with cuFile.
     options.open_cufile = true;
+    ending::prepare();
     let checkup = examine(&options);
-    print(arguments, &checkup)?;
-    Ok(if checkup.verdict.gds || arguments.suggest_config { Exit::Done } else { Exit::Unavailable })
+    let exit = match print(arguments, &checkup) {
+        Ok(()) if checkup.verdict.gds || arguments.suggest_config => Exit::Done,
+        Ok(()) => Exit::Unavailable,
+        Err(error) => exit::report(&error),
+    };
+    if checkup.hangs {
+        ending::without_destructors(exit);
+    }
+    exit
 }
 
 fn print(arguments: &Arguments, checkup: &Checkup) -> anyhow::Result<()> {
