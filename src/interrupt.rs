@@ -47,6 +47,17 @@ impl TemporaryFolder {
     }
 }
 
+/// While it lives, an interrupt waits, and so does whoever makes or drops a temporary folder. For what is done whole or not at all.
+#[derive(Debug)]
+pub(crate) struct HeldOff {
+    _folders: MutexGuard<'static, Vec<PathBuf>>,
+}
+
+/// Holds off interrupts; for a moment, as a person waits.
+pub(crate) fn hold_off() -> HeldOff {
+    HeldOff { _folders: folders() }
+}
+
 #[derive(Debug)]
 struct Listed(PathBuf);
 

@@ -2,6 +2,7 @@
 //! process, as fuzzing does. The work is done by `gds-loader` and `cuda-staging`.
 
 mod cli;
+mod ending;
 mod interrupt;
 mod synthetic;
 

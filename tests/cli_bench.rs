@@ -4,12 +4,12 @@
 mod cli_support;
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cli_support::{gds, keys, run, run_simulated, synth};
+use cli_support::{claim, gds, keys, run, run_simulated, synth};
 use serde_json::Value;
-use test_support::{cufile_sim, folder, simulator};
+use test_support::{cufile_sim, folder, process, simulator};
 
 const LIBRARY: &str = "GDS_CUFILE_LIBRARY";
 
@@ -159,6 +159,24 @@ fn what_is_forced_and_not_there_is_an_error() {
     run("bench --raw --backend direct --backend buffered", &[folder.path()]).fails(2, &["one --backend"]);
     run("bench --block-size 1MiB", &[folder.path()]).fails(2, &["--raw"]);
     run("bench", &[&folder.path().join("missing")]).fails(1, &["missing"]);
+}
+
+/// In a debug build arithmetic that wraps round is a panic.
+#[test]
+fn a_file_that_claims_more_than_can_be_counted_is_an_error() {
+    const TEST: &str = "a_file_that_claims_more_than_can_be_counted_is_an_error";
+    let Some(folder) = folder::in_memory(TEST) else { return };
+    let path = folder.path().join("claims.safetensors");
+    if let Err(error) = claim(&path, "t", &[(1 << 61) - 1; 3]) {
+        return test_support::not_run(TEST, &error.to_string());
+    }
+    // Few addresses, so that half of the machine's memory is not taken before each load.
+    let line = "ulimit -v 2097152; exec \"$0\" bench \"$1\" --device cpu --backend buffered --backend mmap";
+    let mut limited = Command::new("sh");
+    limited.args(["-c", line, env!("CARGO_BIN_EXE_gds")]).arg(&path);
+    let run = process::run(limited.env("RAYON_NUM_THREADS", "2"), process::LIMIT);
+    assert_eq!(run.code(), Some(1), "{run}");
+    assert!(run.stderr.starts_with("error: buffered: out of memory"), "{run}");
 }
 
 #[test]
@@ -358,7 +376,7 @@ fn a_sweep_measures_its_winner_again() {
 #[test]
 fn the_plot_is_well_formed_and_names_every_row() {
     let folder = folder::on_disk("the_plot_is_well_formed_and_names_every_row");
-    let model = folder.path().join("a <model> & \"more\"\u{1b}[2J");
+    let model = folder.path().join("a <model> & \"more\"\u{1b}[2J\u{ffff}");
     std::fs::create_dir(&model).unwrap();
     synth(&model, "--size 64MB --shards 2");
     let plot = folder.path().join("plot.svg");

@@ -3,7 +3,8 @@
 
 mod cli_support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cli_support::{Run, gds, keys, run, run_simulated, run_with, synth};
@@ -170,6 +171,59 @@ fn refusals_hangs_and_old_versions() {
     let old = check("", "1.13", 3);
     assert_eq!(finding(&old, "cufile.functions")["level"], "warning");
     assert!(finding(&old, "cufile.functions")["found"].as_str().unwrap().contains("statistics"));
+}
+
+/// A library whose constructor does not return, which holds the dynamic linker's lock meanwhile.
+fn never_loaded(folder: &Path) -> PathBuf {
+    let file = folder.join("never.so");
+    let source =
+        "#include <unistd.h>\n__attribute__((constructor)) static void hang(void) { for (;;) pause(); }\n";
+    compile(source, &file, &["-shared", "-fPIC"].map(str::to_owned));
+    file
+}
+
+#[test]
+fn a_library_that_never_loads_does_not_keep_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = never_loaded(folder.path());
+    let settings = [("GDS_CUFILE_LIBRARY", library.to_str().unwrap())];
+    let start = Instant::now();
+    let checkup = json(run_with(&settings, "check --json", &[folder.path()]), 3);
+    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+    assert!(!blocking(&checkup).contains(&"storage.path"), "the file system did answer: {checkup}");
+    assert!(finding(&checkup, "cufile.library")["found"].as_str().unwrap().contains("took longer than"));
+    // An output that cannot be written is an error all the same, and the process ends.
+    let mut full = Command::new("sh");
+    full.args(["-c", "exec \"$0\" check > /dev/full", env!("CARGO_BIN_EXE_gds")]).envs(settings);
+    let run = process::run(&mut full, process::LIMIT);
+    assert_eq!(run.code(), Some(1), "{run}");
+    assert!(run.stderr.contains("standard output"), "{run}");
+}
+
+/// libcufile loads others when it is opened.
+#[test]
+fn a_library_that_never_loads_what_it_needs_does_not_keep_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let needed = never_loaded(folder.path());
+    let library = folder.path().join("hanging.so");
+    let source = format!(
+        "#include <dlfcn.h>\nlong cuFileDriverOpen(void) {{ return (long) dlopen(\"{}\", RTLD_NOW); }}\n",
+        needed.display()
+    );
+    // All else is the simulator's.
+    let rest = cufile_sim::library();
+    let found = format!("-Wl,--no-as-needed,-rpath,{}", rest.parent().unwrap().display());
+    compile(&source, &library, &["-shared", "-fPIC", &found, rest.to_str().unwrap()].map(str::to_owned));
+    simulator::environment();
+    let settings = [
+        ("GDS_CUFILE_LIBRARY", library.to_str().unwrap()),
+        ("CUFILE_LOGFILE_PATH", "/dev/null"),
+        ("CUFILE_SIM_MODE", "real"),
+    ];
+    let start = Instant::now();
+    let checkup = json(run_simulated(&settings, "check --json", &[]), 3);
+    assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+    assert!(finding(&checkup, "cufile.mode")["found"].as_str().unwrap().contains("did not open within"));
 }
 
 #[test]

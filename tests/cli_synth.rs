@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use cli_support::{gds, keys, names_in, run, synth};
 use safetensors::SafeTensors;
+use test_support::{IoUring, process, refuse_calls};
 
 /// Every tensor of a folder as the reference reads it: name -> (dtype, shape, bytes).
 fn read(folder: &Path) -> BTreeMap<String, (String, Vec<usize>, Vec<u8>)> {
@@ -159,6 +160,67 @@ fn only_its_own_work_is_replaced() {
     assert_eq!(std::fs::read_to_string(path.join("config.json")).unwrap(), "{}");
     assert!(!path.join("model.safetensors").exists());
 }
+
+#[test]
+fn only_files_and_links_are_replaced_by_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    std::fs::write(path.join("model0.safetensors"), "theirs").unwrap();
+    std::fs::create_dir(path.join("model1.safetensors")).unwrap();
+    std::fs::write(path.join("model1.safetensors/notes.txt"), "mine").unwrap();
+    std::os::unix::fs::symlink("nowhere", path.join("model2.safetensors")).unwrap();
+    synth(path, "--size 1MB --force");
+    assert_eq!(names_in(path), ["model.safetensors", "model1.safetensors"]);
+    assert_eq!(std::fs::read_to_string(path.join("model1.safetensors/notes.txt")).unwrap(), "mine");
+
+    // In the place of a new file they are in the way, which is found out before anything is touched.
+    for (in_the_way, options) in [
+        ("model.safetensors", "--size 1MB --force"),
+        ("model-00002-of-00002.safetensors", "--size 1MB --shards 2 --force"),
+        ("model.safetensors.index.json", "--size 1MB --shards 2 --force"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        std::fs::create_dir(path.join(in_the_way)).unwrap();
+        std::fs::write(path.join("model-00001-of-00002.safetensors"), "theirs").unwrap();
+        let before = names_in(path);
+        run(&format!("synth {options}"), &[path]).fails(1, &[in_the_way, "neither a file nor a link"]);
+        assert_eq!(names_in(path), before);
+        let kept = std::fs::read_to_string(path.join("model-00001-of-00002.safetensors")).unwrap();
+        assert_eq!(kept, "theirs");
+    }
+}
+
+#[test]
+fn the_old_checkpoint_stays_until_the_new_one_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    for (old, new) in
+        [("--shards 3", "--shards 1"), ("--shards 1", "--shards 2"), ("--shards 2", "--shards 2")]
+    {
+        synth(path, &format!("--size 1MB --seed 1 {old}"));
+        let (names, tensors) = (names_in(path), read(path));
+        let mut command = gds();
+        command.args(format!("synth --size 1MB --seed 2 {new}").split_whitespace()).arg(path);
+        for &call in RENAMES {
+            refuse_calls(&mut command, call..=call, IoUring::Forbidden);
+        }
+        let run = process::run(&mut command, process::LIMIT);
+        assert!(run.code() == Some(1) && run.stderr.contains("renaming into"), "{run}");
+        assert_eq!(names_in(path), names, "{old}, {new}");
+        assert!(read(path) == tensors, "{old}, {new}");
+    }
+}
+
+/// The calls that rename.
+const RENAMES: &[u32] = &[
+    #[cfg(target_arch = "x86_64")]
+    {
+        libc::SYS_rename as u32
+    },
+    libc::SYS_renameat as u32,
+    libc::SYS_renameat2 as u32,
+];
 
 #[test]
 fn what_is_no_file_is_not_waited_for() {

@@ -60,7 +60,7 @@ impl fmt::Display for LoadError {
                 }
                 write!(
                     f,
-                    "\ninstall it (CUDA toolkit, or nvidia-cufile from PyPI) or name it in {LIBRARY_VARIABLE}"
+                    "\n  install it (CUDA toolkit, or nvidia-cufile from PyPI) or name it in {LIBRARY_VARIABLE}"
                 )
             }
             LoadError::MissingSymbol { library, symbol } => {

@@ -386,15 +386,21 @@ fn what_does_not_answer_is_said_to() {
     let checkup = examine_tree(&root, &probes);
     sound(&checkup);
     assert_eq!(checkup.verdict.blocking, ["gpu.libcuda", "cufile.library", "storage.path"]);
+    assert!(checkup.hangs, "the process may not end by itself");
     // A path may hold anything, and must not steer the terminal.
-    probes.path.as_mut().unwrap().given = "/raid/\u{1b}[2J\nx".into();
+    probes.path.as_mut().unwrap().given = "/raid/\u{1b}[2J\nx\u{202e}".into();
     let page = examine_tree(&root, &probes).to_string();
-    assert!(!page.contains('\u{1b}') && page.contains("/raid/\\u{1b}[2J\\nx"), "{page}");
+    assert!(
+        !page.contains(['\u{1b}', '\u{202e}']) && page.contains("/raid/\\u{1b}[2J\\nx\\u{202e}"),
+        "{page}"
+    );
     // The GPUs are still known from the bus.
     assert_eq!(checkup.gpus.len(), 8);
 
     let probes = Probes { opening: Opening::Silent(limit), ..dgx("/raid/m.safetensors") };
-    assert_eq!(examine_tree(&root, &probes).verdict.blocking, ["cufile.mode"]);
+    let checkup = examine_tree(&root, &probes);
+    assert_eq!((checkup.verdict.blocking.as_slice(), checkup.hangs), (&["cufile.mode"][..], true));
+    assert!(!examine_tree(&root, &dgx("/raid/m.safetensors")).hangs);
 }
 
 #[test]

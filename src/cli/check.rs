@@ -1,19 +1,20 @@
 //! `gds check`: the doctor.
 
-use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 
 use clap::Args;
-use gds_loader::check::{Options, examine};
+use gds_loader::check::{Checkup, Options, examine};
 
-use super::Exit;
+use super::exit::{self, Exit};
 use super::output::Output;
+use crate::ending;
 
 /// Say what GPUDirect Storage needs here, what is missing, and what to do about it
 ///
 /// Looks at kernel modules, GPUs, libcufile, cufile.json, udev, IOMMU and the way from each GPU to each drive; with a PATH also at what it
-/// lies on. Needs no privileges and takes no longer than two seconds. Exits with 0 where GPUDirect Storage would work, with 3 where not.
+/// lies on. Needs no privileges. What does not answer within two seconds, and one more for each GPU, is said not to. Exits with 0 where
+/// GPUDirect Storage would work, with 3 where not.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// A file or a folder to load from
@@ -26,25 +27,37 @@ pub(crate) struct Arguments {
     suggest_config: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
+pub(crate) fn run(arguments: &Arguments) -> Exit {
     let mut options = Options::default();
     options.path.clone_from(&arguments.path);
     // This process does nothing else with cuFile.
     options.open_cufile = true;
+    ending::prepare();
     let checkup = examine(&options);
+    let exit = match print(arguments, &checkup) {
+        Ok(()) if checkup.verdict.gds || arguments.suggest_config => Exit::Done,
+        Ok(()) => Exit::Unavailable,
+        Err(error) => exit::report(&error),
+    };
+    if checkup.hangs {
+        ending::without_destructors(exit);
+    }
+    exit
+}
 
+fn print(arguments: &Arguments, checkup: &Checkup) -> anyhow::Result<()> {
     let mut out = Output::new();
     if arguments.json {
-        out.json(&checkup)?;
+        out.json(checkup)?;
     } else if arguments.suggest_config {
-        out.line(checkup.suggested_config.trim_end())?;
+        checkup.suggested_config.lines().try_for_each(|line| out.line(line))?;
     } else {
         for line in checkup.to_string().lines() {
-            out.line(coloured(line, in_colour()))?;
+            let (mark, rest) = parted(line, in_colour());
+            out.marked(&mark, rest)?;
         }
     }
-    out.finish()?;
-    Ok(if checkup.verdict.gds || arguments.suggest_config { Exit::Done } else { Exit::Unavailable })
+    out.finish()
 }
 
 /// Whether standard output shows colours, and they are wanted.
@@ -52,16 +65,16 @@ fn in_colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// A line of the page with the mark of a bad finding in its colour.
-fn coloured(line: &str, in_colour: bool) -> Cow<'_, str> {
+/// The mark of a finding in its colour, and the rest of the line; of other lines all is rest.
+fn parted(line: &str, in_colour: bool) -> (String, &str) {
     const MARKS: [(&str, &str); 3] = [("  FAIL ", "31;1"), ("  warn ", "33"), ("  ok ", "32")];
     let mark = MARKS
         .iter()
         .filter(|_| in_colour)
         .find_map(|(mark, colour)| Some((mark, colour, line.strip_prefix(mark)?)));
     match mark {
-        Some((mark, colour, rest)) => Cow::Owned(format!("\u{1b}[{colour}m{mark}\u{1b}[0m{rest}")),
-        None => Cow::Borrowed(line),
+        Some((mark, colour, rest)) => (format!("\u{1b}[{colour}m{mark}\u{1b}[0m"), rest),
+        None => (String::new(), line),
     }
 }
 
@@ -71,8 +84,9 @@ mod tests {
 
     #[test]
     fn only_marks_are_coloured_and_only_for_who_sees_colours() {
-        assert_eq!(coloured("  FAIL   no GPU", true), "\u{1b}[31;1m  FAIL \u{1b}[0m  no GPU");
-        assert_eq!(coloured("  FAIL   no GPU", false), "  FAIL   no GPU");
-        assert_eq!(coloured("Machine", true), "Machine");
+        let bad = ("\u{1b}[31;1m  FAIL \u{1b}[0m".to_owned(), "  no GPU");
+        assert_eq!(parted("  FAIL   no GPU", true), bad);
+        assert_eq!(parted("  FAIL   no GPU", false), (String::new(), "  FAIL   no GPU"));
+        assert_eq!(parted("Machine", true), (String::new(), "Machine"));
     }
 }

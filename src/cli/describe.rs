@@ -6,7 +6,6 @@ use gds_loader::{
     CacheReport, Choice, DeviceReport, Fallback, GdsProof, GdsReport, LoadReport, PathBytes, PathKind,
 };
 
-use super::output::printable;
 use super::sizes;
 
 /// `cuda:0 (NVIDIA H200)`, `cpu`.
@@ -86,7 +85,7 @@ pub(crate) fn choices(report: &LoadReport) -> Vec<String> {
     let line = |choice: &Choice| {
         let files = match choice.files {
             files if files == report.files => String::new(),
-            1 => format!(" ({})", printable(&choice.file.display().to_string())),
+            1 => format!(" ({})", choice.file.display()),
             files => format!(" ({files} files)"),
         };
         format!("{}{files}: {}", choice.path, choice.why)
@@ -109,7 +108,7 @@ pub(crate) fn fallbacks(fallbacks: &[Fallback]) -> Vec<String> {
         .into_iter()
         .map(|(first, count)| {
             let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
-            format!("{} instead of {}{times}: {}", first.to, first.from, printable(&first.reason))
+            format!("{} instead of {}{times}: {}", first.to, first.from, first.reason)
         })
         .collect()
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use gds_loader::{ErrorKind, SaveError};
 
-use super::output::printable_lines;
+use super::output::{LIST, printable_lines};
 
 /// How a command ends: the exit codes of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,6 @@ impl From<Exit> for ExitCode {
         Self::from(exit as u8)
     }
 }
-
-/// What an item of a list begins with, in a message that has one.
-const LIST: &str = "\n  ";
 
 /// An error of the command line's own making that is the caller's to correct.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use gds_loader::format::TensorEntry;
 use gds_loader::source::{Origin, Source};
 use serde::Serialize;
 
-use super::output::{Align, Output, facts, path_as_text, printable, table};
+use super::output::{Align, Output, facts, path_as_text, table};
 use super::sizes;
 
 /// Show what a checkpoint holds, without reading its data
@@ -173,7 +173,7 @@ fn print(out: &mut Output, contents: &Contents<'_>, filtered: bool, all: bool) -
     let totals = &contents.totals;
     let matching = if filtered { " that match" } else { "" };
     let mut rows = vec![
-        ("Checkpoint", printable(&contents.path.display().to_string()).into_owned()),
+        ("Checkpoint", contents.path.display().to_string()),
         ("Tensors", format!("{}{matching}", sizes::count(totals.tensors as u64))),
         ("Size", format!("{} ({} bytes)", sizes::bytes(totals.bytes), sizes::count(totals.bytes))),
         (
@@ -183,7 +183,7 @@ fn print(out: &mut Output, contents: &Contents<'_>, filtered: bool, all: bool) -
                 sizes::count(totals.files as u64),
                 sizes::bytes(totals.file_bytes),
                 sizes::bytes(totals.header_bytes),
-                printable(&contents.origin.to_string()),
+                contents.origin,
             ),
         ),
     ];
@@ -254,7 +254,7 @@ fn print_metadata(out: &mut Output, metadata: &BTreeMap<String, String>, limit: 
         if shown.len() < value.len() {
             shown.push('…');
         }
-        pairs.add_row([printable(key), printable(&shown)]);
+        pairs.add_row([key, &shown]);
     }
     out.table(&pairs)
 }
@@ -269,7 +269,7 @@ fn print_tensors(out: &mut Output, contents: &Contents<'_>, rows: usize) -> anyh
     ]);
     for tensor in contents.tensors.iter().take(rows) {
         tensors.add_row([
-            printable(tensor.name).into_owned(),
+            tensor.name.to_owned(),
             tensor.dtype.to_owned(),
             format!("{:?}", tensor.shape),
             sizes::bytes(tensor.bytes),
@@ -292,5 +292,5 @@ fn left_out(out: &mut Output, of: usize, rows: usize, what: &str) -> anyhow::Res
 }
 
 fn file_name(path: &Path) -> String {
-    printable(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()).into_owned()
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -12,7 +12,7 @@ use gds_loader::{Backend, Engine, EngineReport, LoadReport, Loader, Stages};
 use serde::Serialize;
 
 use super::describe;
-use super::output::{Output, facts, printable};
+use super::output::{Output, facts};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
 use super::verify::Mode;
@@ -223,7 +223,7 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>, cold: bool
         cache += "; --cold could not drop all of it";
     }
     let mut rows = vec![
-        ("Checkpoint", printable(&report.path.display().to_string()).into_owned()),
+        ("Checkpoint", report.path.display().to_string()),
         ("Device", describe::device(&report.device)),
         ("Tensors", tensors(report)),
         ("Size", sizes::bytes(report.bytes)),
@@ -245,7 +245,7 @@ fn print(out: &mut Output, report: &LoadReport, runs: Option<&[f64]>, cold: bool
         out.gap()?;
         // As sha256sum prints them, so that its users' tools can compare them.
         for (name, digest) in digests {
-            out.line(format_args!("{digest}  {}", printable(name)))?;
+            out.line(format_args!("{digest}  {name}"))?;
         }
     }
     Ok(())
@@ -270,7 +270,7 @@ fn engine(report: &EngineReport) -> String {
     };
     text += &format!(", {} each", sizes::bytes(report.read_size));
     if let Some(reason) = &report.reason {
-        text += &format!(" (no io_uring: {})", printable(reason));
+        text += &format!(" (no io_uring: {reason})");
     }
     text
 }

@@ -2,12 +2,16 @@
 //!
 //! `println!` panics when the reader has gone away (`gds inspect | head`), so everything is written through this buffered writer,
 //! whose errors are values. It is flushed by [`Output::finish`] only, after the result is complete.
+//!
+//! Results hold names and reasons out of files, whose writers must not write on the reader's terminal. So lines and cells are
+//! escaped here, all of them, and not where they are made.
 
+use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, Table, TableStyle};
+use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, TableStyle};
 use serde::{Serialize, Serializer};
 
 pub(crate) use gds_loader::format::printable;
@@ -22,9 +26,14 @@ impl Output {
         Self(BufWriter::with_capacity(64 << 10, io::stdout().lock()))
     }
 
-    /// One line of text.
-    pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> anyhow::Result<()> {
-        writeln!(self.0, "{text}").context("writing to standard output")
+    /// One line of text, escaped.
+    pub(crate) fn line(&mut self, text: impl Display) -> anyhow::Result<()> {
+        self.marked("", text)
+    }
+
+    /// The same after a mark, which is our own and may be in colour.
+    pub(crate) fn marked(&mut self, mark: &str, text: impl Display) -> anyhow::Result<()> {
+        self.write(format_args!("{mark}{}", printable(&text.to_string())))
     }
 
     /// An empty line, which parts one table from the next.
@@ -34,10 +43,7 @@ impl Output {
 
     /// A table, without the spaces that fill its last column.
     pub(crate) fn table(&mut self, table: &Table) -> anyhow::Result<()> {
-        for line in table.lines() {
-            self.line(line.trim_end())?;
-        }
-        Ok(())
+        table.lines().try_for_each(|line| self.write(line.trim_end()))
     }
 
     /// One JSON object: indented for a terminal, on one line for a program. It is written whole or, where it cannot be made, not at
@@ -48,7 +54,12 @@ impl Output {
         } else {
             serde_json::to_string(value)
         };
-        self.line(printable_json(&text.context("making JSON of the result")?))
+        self.write(printable_json(&text.context("making JSON of the result")?))
+    }
+
+    /// A line as it is.
+    fn write(&mut self, line: impl Display) -> anyhow::Result<()> {
+        writeln!(self.0, "{line}").context("writing to standard output")
     }
 
     /// Hands everything to the reader; an output that could not be written (a full disk) is an error, not a success.
@@ -69,6 +80,21 @@ pub(crate) enum Align {
     Right,
 }
 
+/// Rows of cells.
+#[derive(Debug)]
+pub(crate) struct Table(comfy_table::Table);
+
+impl Table {
+    /// Adds a row of cells, escaped; the items of a list have lines of their own.
+    pub(crate) fn add_row(&mut self, cells: impl IntoIterator<Item = impl AsRef<str>>) {
+        self.0.add_row(cells.into_iter().map(|cell| printable_lines(cell.as_ref(), LIST)));
+    }
+
+    fn lines(&self) -> impl Iterator<Item = String> {
+        self.0.lines()
+    }
+}
+
 /// An empty table in the house style: a bold heading, one rule, and no other lines; columns wrap only on a terminal.
 pub(crate) fn table(columns: &[(&str, Align)]) -> Table {
     use comfy_table::{ContentLineStyle, LineStyle};
@@ -77,7 +103,7 @@ pub(crate) fn table(columns: &[(&str, Align)]) -> Table {
         .header_separator(LineStyle::none().fill('─').junction('─'))
         .content_lines(ContentLineStyle::none());
 
-    let mut table = Table::new();
+    let mut table = comfy_table::Table::new();
     table.load_style(HOUSE).set_content_arrangement(if io::stdout().is_terminal() {
         ContentArrangement::Dynamic
     } else {
@@ -96,20 +122,23 @@ pub(crate) fn table(columns: &[(&str, Align)]) -> Table {
         });
         column.set_padding((0, 3));
     }
-    table
+    Table(table)
 }
 
 /// A table of facts: a name and its value a line, no heading.
 pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, String)>) -> Table {
     let mut table = table(&[]);
     for (name, value) in facts {
-        table.add_row([name.to_owned(), value]);
+        table.add_row([name, &value]);
     }
-    for column in table.column_iter_mut() {
+    for column in table.0.column_iter_mut() {
         column.set_padding((0, 3));
     }
     table
 }
+
+/// What an item of a list begins with, in a message that has one.
+pub(crate) const LIST: &str = "\n  ";
 
 /// Text of several lines, of which each that follows `separator` is our own: a line break in a name makes no line.
 pub(crate) fn printable_lines(text: &str, separator: &str) -> String {
@@ -133,6 +162,20 @@ mod tests {
     #[test]
     fn only_our_own_lines_are_lines() {
         assert_eq!(printable_lines("a\n  b\nc", "\n  "), "a\n  b\\nc");
+    }
+
+    #[test]
+    fn no_cell_steers_a_terminal() {
+        let hostile = "ev\u{1b}]0;pwn\u{7}il\n\u{202e}";
+        let several = format!("both:\n  {hostile}\n  good");
+        let mut rows = table(&[("Path", Align::Left), ("Notes", Align::Left)]);
+        rows.add_row(["direct", hostile]);
+        rows.add_row(["mmap", &several]);
+        assert_eq!(rows.lines().count(), 2 + 1 + 3, "a list has lines, a name has none");
+        for table in [rows, facts([("Note", hostile.to_owned())])] {
+            let shown = table.lines().collect::<Vec<_>>().join("\n");
+            assert!(shown.contains("ev\\u{1b}]0;pwn\\u{7}il\\n\\u{202e}"), "{shown:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use gds_loader::{Backend, Durability, Loader, PathKind, SaveReport, SaveStages, 
 
 use super::describe;
 use super::exit::Usage;
-use super::output::{Output, facts, printable};
+use super::output::{Output, facts};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
 
@@ -130,7 +130,7 @@ fn saver(arguments: &Arguments, progress: Arc<Progress>) -> Saver {
 fn print(out: &mut Output, report: &SaveReport) -> anyhow::Result<()> {
     let (tensors, files) = (report.tensors as u64, report.files as u64);
     let mut rows = vec![
-        ("Checkpoint", printable(&report.path.display().to_string()).into_owned()),
+        ("Checkpoint", report.path.display().to_string()),
         ("Device", describe::device(&report.device)),
         ("Tensors", format!("{} in {}", sizes::count(tensors), sizes::plural(files, "file"))),
         ("Size", sizes::bytes(report.bytes)),

@@ -8,7 +8,7 @@ use gds_loader::format::Dtype;
 use serde::Serialize;
 
 use super::exit::Usage;
-use super::output::{Output, facts, path_as_text, printable};
+use super::output::{Output, facts, path_as_text};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
 use crate::synthetic::{self, Layout, Recipe};
@@ -128,7 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     } else {
         let model = layout.architecture;
         out.table(&facts([
-            ("Checkpoint", printable(&arguments.folder.display().to_string()).into_owned()),
+            ("Checkpoint", arguments.folder.display().to_string()),
             ("Files", sizes::count(files.len() as u64)),
             ("Tensors", format!("{} of {}", sizes::count(layout.tensors() as u64), arguments.dtype)),
             ("Size", sizes::bytes(layout.bytes())),

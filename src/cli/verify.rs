@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Exit;
 use super::describe;
-use super::output::{Output, facts, path_as_text, printable};
+use super::output::{Output, facts, path_as_text};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
 
@@ -186,7 +186,7 @@ fn load(arguments: &Arguments, file: &Path) -> anyhow::Result<Exit> {
         let found = Found::Loaded { loaded: report.as_ref() };
         out.json(&summary(arguments, Some(file), None, &differences, found))?;
     } else {
-        let mut rows = vec![("Checkpoint", shown_path(&arguments.path))];
+        let mut rows = vec![("Checkpoint", arguments.path.display().to_string())];
         if let Some(report) = &report {
             rows.push(("Device", describe::device(&report.device)));
             rows.extend(report.verified.iter().map(|verified| ("Verified", describe::verified(verified))));
@@ -229,7 +229,7 @@ fn print(
         sizes::gb_per_s(report.bytes, report.seconds)
     );
     let mut rows = vec![
-        ("Checkpoint", shown_path(&report.path)),
+        ("Checkpoint", report.path.display().to_string()),
         ("Read", format!("{}, {}", sizes::plural(files, "file"), sizes::plural(tensors, "tensor"))),
         ("Size", sizes::bytes(report.bytes)),
         ("Time", time),
@@ -238,7 +238,7 @@ fn print(
     ];
     rows.extend(describe::fallbacks(&report.fallbacks).into_iter().map(|line| ("Fallback", line)));
     rows.extend(manifest.map(|file| ("Manifest", verdict(file, &report.differences))));
-    rows.extend(write.map(|file| ("Manifest", format!("written to {}", shown_path(file)))));
+    rows.extend(write.map(|file| ("Manifest", format!("written to {}", file.display()))));
     if manifest.is_none() && write.is_none() {
         let words = "none: headers, lengths and index are as they must be, and every byte could be read";
         rows.push(("Manifest", words.to_owned()));
@@ -250,8 +250,8 @@ fn print(
 /// What became of the comparison.
 fn verdict(file: &Path, differences: &[Difference]) -> String {
     match differences.len() as u64 {
-        0 => format!("all is as {} says", shown_path(file)),
-        count => format!("{} from {}", sizes::plural(count, "difference"), shown_path(file)),
+        0 => format!("all is as {} says", file.display()),
+        count => format!("{} from {}", sizes::plural(count, "difference"), file.display()),
     }
 }
 
@@ -259,14 +259,10 @@ fn list(out: &mut Output, differences: &[Difference]) -> anyhow::Result<()> {
     if !differences.is_empty() {
         out.gap()?;
     }
-    differences.iter().try_for_each(|difference| out.line(printable(&difference.to_string())))
+    differences.iter().try_for_each(|difference| out.line(difference))
 }
 
 fn finish(out: Output, differences: &[Difference]) -> anyhow::Result<Exit> {
     out.finish()?;
     Ok(if differences.is_empty() { Exit::Done } else { Exit::Failed })
-}
-
-fn shown_path(path: &Path) -> String {
-    printable(&path.display().to_string()).into_owned()
 }

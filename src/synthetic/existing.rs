@@ -1,18 +1,19 @@
 //! What already stands in the destination, and whether it may be replaced.
 
-use std::fs;
+use std::fs::{self, DirEntry, FileType};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use gds_loader::source::Source;
 
 use super::GENERATOR_KEY;
 
 /// The files in `folder` that a new checkpoint replaces.
 ///
-/// Without `force` every file there must be of an older synthetic checkpoint. With it, files named like a checkpoint's are replaced
-/// whoever wrote them, and all others are left.
-pub(crate) fn replaceable(folder: &Path, force: bool) -> anyhow::Result<Vec<PathBuf>> {
+/// Without `force` every file there must be of an older synthetic checkpoint. With it, files and links named like a checkpoint's are
+/// replaced whoever wrote them, and all else is left.
+pub(super) fn replaceable(folder: &Path, force: bool) -> anyhow::Result<Vec<PathBuf>> {
     let listing = || format!("listing {}", folder.display());
     let refuse = |path: &Path| {
         anyhow!(
@@ -24,8 +25,9 @@ pub(crate) fn replaceable(folder: &Path, force: bool) -> anyhow::Result<Vec<Path
     };
     let (mut old, mut index) = (Vec::new(), None);
     for entry in fs::read_dir(folder).with_context(listing)? {
-        let path = entry.with_context(listing)?.path();
-        match kind(&path) {
+        let entry = entry.with_context(listing)?;
+        let path = entry.path();
+        match kind(&entry).with_context(listing)? {
             Kind::Shard if force || is_synthetic(&path) => old.push(path),
             Kind::Index => index = Some(path),
             Kind::Other if force => {}
@@ -48,12 +50,33 @@ enum Kind {
     Other,
 }
 
-fn kind(path: &Path) -> Kind {
-    match path.file_name().and_then(|name| name.to_str()) {
-        Some("model.safetensors.index.json") => Kind::Index,
-        Some(name) if name.starts_with("model") && name.ends_with(".safetensors") => Kind::Shard,
+fn kind(entry: &DirEntry) -> io::Result<Kind> {
+    let is_replaceable = can_be_replaced(entry.file_type()?);
+    Ok(match entry.file_name().to_str() {
+        Some("model.safetensors.index.json") if is_replaceable => Kind::Index,
+        Some(name) if is_replaceable && name.starts_with("model") && name.ends_with(".safetensors") => {
+            Kind::Shard
+        }
         _ => Kind::Other,
+    })
+}
+
+/// A folder, a pipe or a device is nobody's checkpoint.
+fn can_be_replaced(kind: FileType) -> bool {
+    kind.is_file() || kind.is_symlink()
+}
+
+/// Refuses what stands in the place of a new file of one of these names, and cannot be replaced.
+pub(super) fn check_places(folder: &Path, names: &[&str]) -> anyhow::Result<()> {
+    for path in names.iter().map(|name| folder.join(name)) {
+        if fs::symlink_metadata(&path).is_ok_and(|metadata| !can_be_replaced(metadata.file_type())) {
+            bail!(
+                "{} is neither a file nor a link and is not replaced; move it, or name another folder",
+                path.display()
+            );
+        }
     }
+    Ok(())
 }
 
 fn is_synthetic(path: &Path) -> bool {

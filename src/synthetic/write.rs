@@ -1,6 +1,9 @@
 //! A layout onto the disk: streamed in big sequential writes, one thread a file, complete or not at all.
 //!
-//! Files are written into a folder of their own inside the destination, synced, and only then renamed into place, the index last.
+//! Files are written into a folder of their own inside the destination, synced, and only then renamed into place, the index last. What
+//! they do not stand in the place of is removed after that, so that nothing old is lost before all of the new is there. An interrupt
+//! waits for this; a process that is killed in the middle of it, or a power cut, can leave files of both. The same command replaces them.
+//!
 //! Memory is one block a thread, whatever the size. Space is reserved first, so that a disk too small says so at once.
 
 use std::fs::{self, File};
@@ -15,7 +18,7 @@ use rustix::io::Errno;
 
 use super::existing;
 use super::layout::{Layout, ShardLayout};
-use crate::interrupt::TemporaryFolder;
+use crate::interrupt::{self, TemporaryFolder};
 
 /// The index's name beside `model-*-of-*.safetensors`.
 const INDEX: &str = "model.safetensors.index.json";
@@ -25,7 +28,7 @@ const BLOCK: usize = 1 << 20;
 /// Writes `layout` into `folder`, which is made where it is missing.
 ///
 /// An older synthetic checkpoint there is replaced. Anything else in the folder is refused, except with `force`, which replaces the files
-/// that a checkpoint of this kind would have (`model*.safetensors` and their index) and leaves the others alone. `on_bytes` is told of
+/// and links that a checkpoint of this kind would have (`model*.safetensors` and their index) and leaves all else alone. `on_bytes` is told of
 /// bytes as they are written. Returns the files' paths, in the layout's order.
 pub(crate) fn write(
     layout: &Layout,
@@ -49,28 +52,44 @@ fn replace(
     old: &[PathBuf],
     on_bytes: &(dyn Fn(u64) + Sync),
 ) -> anyhow::Result<Vec<PathBuf>> {
+    let index = layout.index()?;
+    let shards = layout.shards.iter().map(|shard| shard.file_name.as_str());
+    let names: Vec<&str> = shards.clone().chain(index.is_some().then_some(INDEX)).collect();
+    existing::check_places(folder, &names)?;
     let staging = TemporaryFolder::new_in(folder, ".gds-synth-")
         .with_context(|| format!("making a temporary folder in {}", folder.display()))?;
     write_shards(layout, staging.path(), on_bytes)?;
-    let index = layout.index()?;
     if let Some(index) = &index {
         write_index(&staging.path().join(INDEX), index)?;
     }
-
-    for path in old {
-        fs::remove_file(path).with_context(|| format!("removing {}, which is replaced", path.display()))?;
-    }
-    let names = layout.shards.iter().map(|shard| shard.file_name.as_str());
-    for name in names.clone().chain(index.is_some().then_some(INDEX)) {
-        let to = folder.join(name);
-        fs::rename(staging.path().join(name), &to)
-            .with_context(|| format!("renaming into {}", to.display()))?;
-    }
+    publish(&names, staging.path(), folder, old)?;
     drop(staging);
+    sync(folder)?;
+    Ok(shards.map(|name| folder.join(name)).collect())
+}
+
+/// Renames the new files into place and removes the old ones beside them.
+fn publish(names: &[&str], staging: &Path, folder: &Path, old: &[PathBuf]) -> anyhow::Result<()> {
+    let _whole = interrupt::hold_off();
+    for name in names {
+        let to = folder.join(name);
+        fs::rename(staging.join(name), &to).with_context(|| format!("renaming into {}", to.display()))?;
+    }
+    let is_new = |path: &Path| names.iter().any(|name| path.ends_with(name));
+    let mut left = old.iter().filter(|path| !is_new(path)).peekable();
+    if left.peek().is_some() {
+        sync(folder)?;
+    }
+    left.try_for_each(|path| {
+        fs::remove_file(path).with_context(|| format!("removing {}, which is replaced", path.display()))
+    })
+}
+
+/// Has the names in `folder` on the disk.
+fn sync(folder: &Path) -> anyhow::Result<()> {
     File::open(folder)
         .and_then(|handle| handle.sync_all())
-        .with_context(|| format!("syncing the folder {}", folder.display()))?;
-    Ok(names.map(|name| folder.join(name)).collect())
+        .with_context(|| format!("syncing the folder {}", folder.display()))
 }
 
 /// Writes every shard, as many at a time as there are cores; the first error stops the others at their next block.

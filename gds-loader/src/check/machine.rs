@@ -24,9 +24,11 @@ impl Probes {
     /// Asks this machine.
     pub fn of_this_machine(options: &Options) -> Self {
         let start = Instant::now();
+        // No thread begins while a library hangs that is being loaded.
+        let asked = |given: PathBuf| ask(move || examine(&given)).begun_by(start + options.limit);
+        let path = options.path.clone().map(|given| (given.clone(), asked(given)));
         let cuda = ask(cuda);
         let library = ask(library);
-        let path = options.path.clone().map(|given| (given.clone(), ask(move || examine(&given))));
         let limit = options.limit + for_gpus();
         let mut probes = Self {
             environment: environment(),

@@ -84,6 +84,11 @@ pub struct Checkup {
     /// A cufile.json for this machine.
     #[serde(skip)]
     pub suggested_config: String,
+    /// Whether a thread of this process still waits for a driver or a library that did not answer in time. `exit`, and with it a
+    /// return from `main`, may then wait for it too, for ever: what hangs while it is loaded has the dynamic linker's lock, under
+    /// which `exit` runs the libraries' destructors. `_exit` runs none.
+    #[serde(skip)]
+    pub hangs: bool,
 }
 
 /// What the findings come to.
@@ -98,7 +103,8 @@ pub struct Verdict {
     pub blocking: Vec<&'static str>,
 }
 
-/// Examines this machine. Bounded in time, needs no privileges, and changes nothing but, where asked for, cuFile's mode.
+/// Examines this machine. Bounded in time, needs no privileges, and changes nothing but, where asked for, cuFile's mode. What does not
+/// answer is left behind on a thread of its own; see [`Checkup::hangs`].
 pub fn examine(options: &Options) -> Checkup {
     examine_tree(&Root::system(), &Probes::of_this_machine(options))
 }
@@ -141,6 +147,7 @@ pub fn examine_tree(root: &Root, probes: &Probes) -> Checkup {
             p2pdma && !driver.nvidia_fs,
         ),
         volume: storage.and_then(|storage| storage.device),
+        hangs: probes.hang(),
         verdict,
         findings,
         gpus,

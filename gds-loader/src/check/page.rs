@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 
 use super::finding::{Area, Finding, Level, counted};
 use super::{Checkup, Route};
+use crate::format::printable;
 
 /// Columns of the page.
 const WIDTH: usize = 100;
@@ -82,12 +83,8 @@ fn wrapped(f: &mut fmt::Formatter<'_>, mark: &str, text: &str) -> fmt::Result {
     let indent = mark.chars().count();
     let mut line = mark.to_owned();
     let mut column = indent;
-    // A path may hold anything; a control character could steer the terminal.
-    let text: String = text
-        .chars()
-        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
-        .collect();
-    for word in text.split(' ') {
+    // A path may hold anything.
+    for word in printable(text).split(' ') {
         let length = word.chars().count();
         if column > indent && column + 1 + length > WIDTH {
             writeln!(f, "{}", line.trim_end())?;

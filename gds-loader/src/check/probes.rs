@@ -35,6 +35,13 @@ impl Probes {
     pub(super) fn is_on(&self, name: &str) -> bool {
         self.variable(name).is_some_and(|value| matches!(value, "1" | "true" | "TRUE" | "True" | "yes"))
     }
+
+    /// Whether a driver or a library did not answer.
+    pub(super) fn hang(&self) -> bool {
+        matches!(self.cuda, Cuda::Silent(_))
+            || matches!(self.library, Library::Silent(_))
+            || matches!(self.opening, Opening::Silent(_))
+    }
 }
 
 /// What the CUDA driver says.

@@ -75,7 +75,7 @@ fn warm_up(arguments: &Arguments, stand: &mut Stand) -> anyhow::Result<Warmed> {
             && (lane.engine.is_none() || engine.is_none() || lane.engine == engine)
     };
     let lanes: Vec<Lane> = Lane::all().into_iter().filter(wanted).collect();
-    let total = stand.subject.bytes * (lanes.len() * asked.len()) as u64;
+    let total = stand.subject.bytes.saturating_mul((lanes.len() * asked.len()) as u64);
     let progress = Progress::start(arguments.progress, "warming up", total);
     // A path that fails for other reasons than not being there is a failure where no other path serves.
     let mut failed = false;
@@ -83,7 +83,7 @@ fn warm_up(arguments: &Arguments, stand: &mut Stand) -> anyhow::Result<Warmed> {
     for lane in lanes {
         let to_gpu_only = matches!(lane.path, PathKind::Gds | PathKind::GdsCompat);
         if let Some(reason) = stand.no_gpu.clone().filter(|_| to_gpu_only) {
-            progress.advance(stand.subject.bytes * asked.len() as u64);
+            progress.advance(stand.subject.bytes.saturating_mul(asked.len() as u64));
             warmed.unavailable.push(Unavailable { path: lane.path, what: lane.to_string(), reason });
             continue;
         }
@@ -172,7 +172,8 @@ fn measure(
     let tasks = tasks(&warmed, stand.to_gpu);
     let caches: Vec<Option<Asked>> = tasks.iter().map(|task| task.asked()).collect();
     let rounds = schedule(&caches, arguments.rounds.into(), arguments.seed);
-    let total = stand.subject.bytes * tasks.len() as u64 * u64::from(arguments.rounds);
+    let loads = tasks.len() as u64 * u64::from(arguments.rounds);
+    let total = stand.subject.bytes.saturating_mul(loads);
     let progress = Progress::start(arguments.progress, "measuring", total);
     let mut cases: Vec<CaseRounds> = tasks.iter().map(|_| CaseRounds::default()).collect();
     let mut limits: Vec<LimitRounds> = tasks.iter().map(|_| LimitRounds::default()).collect();

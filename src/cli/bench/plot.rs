@@ -5,6 +5,7 @@
 
 use gds_loader::Measure;
 use gds_loader::bench::{Asked, Limit, Overlap, Row, Summary};
+use gds_loader::format::steers_a_terminal;
 use plotters::backend::SVGBackend;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -14,7 +15,6 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::report::Report;
 use super::table;
 use crate::cli::describe;
-use crate::cli::output::printable;
 use crate::cli::sizes;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -67,14 +67,12 @@ pub(super) fn draw(report: &Report) -> anyhow::Result<String> {
         }
         root.present()?;
     }
-    Ok(with_title(&picture, &headline(report)))
+    Ok(plain(&with_title(&picture, &headline(report))))
 }
 
 fn headline(report: &Report) -> String {
     let subject = &report.subject;
     let name = subject.path.file_name().unwrap_or(subject.path.as_os_str()).to_string_lossy();
-    // XML has no control characters, not even escaped.
-    let name = printable(&name);
     let to = describe::device(&subject.device);
     let to = if to == "cpu" { "host memory".to_owned() } else { to };
     format!("Loading {} ({}) into {}", shorten(&name, 40), sizes::bytes(subject.bytes), shorten(&to, 44))
@@ -473,5 +471,37 @@ fn with_title(picture: &str, title: &str) -> String {
     match picture.split_once(">\n") {
         Some((tag, rest)) => format!("{tag} role=\"img\">\n<title>{title}</title>\n{rest}"),
         None => picture.to_owned(),
+    }
+}
+
+/// The picture without what names and reasons may hold and XML may not, not even escaped, and without what steers the terminal of
+/// someone who looks at the text. Of our own are line breaks alone.
+fn plain(picture: &str) -> String {
+    let is_ours = |character| match character {
+        '\n' => true,
+        '\u{fffe}' | '\u{ffff}' => false,
+        character => !steers_a_terminal(character),
+    };
+    let mut plain = String::with_capacity(picture.len());
+    for character in picture.chars() {
+        if is_ours(character) {
+            plain.push(character);
+        } else {
+            plain.extend(character.escape_default());
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_holds_nothing_that_xml_does_not() {
+        let text = "<text>\nev\u{1b}]0;pwn\u{7}il\u{202e}\u{ffff} größe\n</text>";
+        let shown = plain(text);
+        assert_eq!(shown, "<text>\nev\\u{1b}]0;pwn\\u{7}il\\u{202e}\\u{ffff} größe\n</text>");
+        assert!(roxmltree::Document::parse(text).is_err() && roxmltree::Document::parse(&shown).is_ok());
     }
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::rounds::shares;
 use super::{Arguments, CacheChoice, table};
 use crate::cli::describe;
-use crate::cli::output::{Output, facts, path_as_text, printable};
+use crate::cli::output::{Output, facts, path_as_text};
 use crate::cli::sizes;
 use crate::cli::version;
 
@@ -106,7 +106,7 @@ fn describe(report: &Report) -> Vec<(&'static str, String)> {
     let result = &report.result;
     let what = format!(
         "{}: {} in {}",
-        printable(&report.path.display().to_string()),
+        report.path.display(),
         sizes::bytes(result.file_bytes),
         sizes::plural(result.files as u64, "file")
     );

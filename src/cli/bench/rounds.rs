@@ -58,7 +58,7 @@ impl Stand {
     pub(super) fn load(&mut self, case: Case, settings: Settings) -> Result<Loaded, Refusal> {
         let failed = |error: anyhow::Error| Refusal::Failed(format!("{error:#}"));
         // For the tensors, and for the page cache where the load fills it. Before the files are brought there, which this might push out.
-        bench::take_and_give_back(2 * self.subject.bytes);
+        bench::take_and_give_back(self.subject.bytes.saturating_mul(2));
         if case.asked == Some(Asked::Warm) {
             page_cache::fill(self.files.iter().map(PathBuf::as_path)).map_err(failed)?;
         }

@@ -18,7 +18,7 @@ use super::worker::Settings;
 use super::{Arguments, CacheChoice, table};
 use crate::cli::describe;
 use crate::cli::exit::Usage;
-use crate::cli::output::{Align, Output, facts, printable};
+use crate::cli::output::{Align, Output, facts};
 use crate::cli::progress::{Progress, ProgressMode};
 use crate::cli::{output, sizes, version};
 
@@ -285,7 +285,8 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             sizes::count((loads as f64 * first.seconds).ceil() as u64)
         );
     }
-    let progress = Progress::start(arguments.progress, "sweeping", stand.subject.bytes * loads as u64);
+    let total = stand.subject.bytes.saturating_mul(loads as u64);
+    let progress = Progress::start(arguments.progress, "sweeping", total);
     let mut sweep = Sweep { arguments, stand, case, base, progress, tried: Vec::new() };
     let mut best = base;
     if arguments.full {
@@ -371,7 +372,7 @@ fn fits(settings: &Settings) -> bool {
 fn print(out: &mut Output, report: &Report) -> anyhow::Result<()> {
     let Subject { path, bytes, device, .. } = &report.subject;
     out.table(&facts([
-        ("Checkpoint", format!("{}: {}", printable(&path.display().to_string()), sizes::bytes(*bytes))),
+        ("Checkpoint", format!("{}: {}", path.display(), sizes::bytes(*bytes))),
         ("Device", describe::device(device)),
         ("Machine", table::machine(&report.machine)),
         ("Storage", table::storage(&report.machine.storage)),

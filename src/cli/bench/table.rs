@@ -10,7 +10,7 @@ use gds_loader::{GdsProof, Measure};
 use super::report::Report;
 use super::rounds::shares;
 use crate::cli::describe;
-use crate::cli::output::{Align, Output, facts, printable, table};
+use crate::cli::output::{Align, Output, facts, table};
 use crate::cli::sizes;
 
 pub(super) fn print(out: &mut Output, report: &Report) -> anyhow::Result<()> {
@@ -29,7 +29,7 @@ fn head(report: &Report) -> Vec<(&'static str, String)> {
     let Subject { path, files, tensors, bytes, device, .. } = &report.subject;
     let checkpoint = format!(
         "{}: {}, {} tensors in {}",
-        printable(&path.display().to_string()),
+        path.display(),
         sizes::bytes(*bytes),
         sizes::count(*tensors as u64),
         sizes::plural(*files as u64, "file")

@@ -4,12 +4,12 @@ use gds_loader::bench::CacheState;
 
 use super::{Load, Tour, Unavailable};
 use crate::cli::describe;
-use crate::cli::output::{Align, Output, facts, printable, table};
+use crate::cli::output::{Align, Output, facts, table};
 use crate::cli::sizes;
 
 pub(super) fn print(out: &mut Output, tour: &Tour) -> anyhow::Result<()> {
     out.table(&facts([
-        ("Checkpoint", format!("{} {}", printable(&tour.checkpoint.display().to_string()), tour.storage)),
+        ("Checkpoint", format!("{} {}", tour.checkpoint.display(), tour.storage)),
         (
             "Contents",
             format!(

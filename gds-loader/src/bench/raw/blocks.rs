@@ -33,9 +33,10 @@ impl Blocks {
     /// `size` is not 0.
     pub(super) fn new(lens: Vec<u64>, size: u64, pattern: Pattern, until: Option<Instant>) -> Self {
         let mut first = vec![0];
-        let mut count = 0;
+        let mut count = 0_u64;
         for len in &lens {
-            count += len.div_ceil(size);
+            // Sparse files can claim more than 64 bits together.
+            count = count.saturating_add(len.div_ceil(size));
             first.push(count);
         }
         let shuffle = match pattern {
@@ -149,6 +150,15 @@ mod tests {
         let blocks = Blocks::new(vec![1000], 1, Pattern::Random { seed: 1 }, None);
         let follow = all(&blocks).windows(2).filter(|pair| pair[1].offset == pair[0].offset + 1).count();
         assert!(follow < 20, "{follow} of 999 blocks follow their neighbour");
+    }
+
+    #[test]
+    fn files_may_claim_more_than_can_be_counted() {
+        for pattern in [Pattern::Sequential, Pattern::Random { seed: 1 }] {
+            let blocks = Blocks::new(vec![i64::MAX as u64; 3], 1, pattern, None);
+            assert_eq!(blocks.count(), u64::MAX);
+            assert!(blocks.deal().is_some_and(|block| block.len == 1));
+        }
     }
 
     #[test]

@@ -251,7 +251,7 @@ pub fn read(files: &[PathBuf], options: &RawOptions) -> Result<RawReport> {
         depth,
         pattern: options.pattern,
         files: files.len(),
-        file_bytes: opened.iter().map(|opened| opened.len).sum(),
+        file_bytes: opened.iter().map(|opened| opened.len).fold(0, u64::saturating_add),
         bytes: total.bytes,
         operations,
         seconds: time.as_secs_f64(),
