@@ -115,7 +115,6 @@ functions! {
 
     cuStreamCreate(*mut CUstream, c_uint);
     cuStreamDestroy_v2(CUstream);
-    cuStreamWaitEvent(CUstream, CUevent, c_uint);
 
     cuEventCreate(*mut CUevent, c_uint);
     cuEventRecord(CUevent, CUstream);

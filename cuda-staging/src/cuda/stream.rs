@@ -10,7 +10,7 @@ use cudarc::driver::sys::CUstream;
 
 use super::api::call;
 use super::context::Context;
-use super::event::Event;
+use super::event::{Event, within};
 use crate::error::{Error, Result};
 
 /// A stream's handle (`CUstream`) as other libraries hand it over.
@@ -55,30 +55,7 @@ impl Stream {
     /// Marks in `event` the work enqueued so far.
     pub(crate) fn record(&self, event: &Event) -> Result<()> {
         // SAFETY: the stream lives until `self` is dropped.
-        unsafe { self.record_on(self.raw, event) }
-    }
-
-    /// Lets what is enqueued here from now on wait for what is enqueued on `other` now. `event` is used for it, and
-    /// may be used again at once.
-    ///
-    /// # Safety
-    /// - `other` is a live stream of the same device, or null for the default stream.
-    pub(crate) unsafe fn wait_for(&self, other: RawStream, event: &Event) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.record_on(other, event) }?;
-        let api = self.context.enter()?;
-        // SAFETY: stream and event live.
-        let outcome = unsafe { call!(api, cuStreamWaitEvent(self.raw, event.raw, 0)) };
-        self.context.check(outcome, "making a stream wait for another")
-    }
-
-    /// # Safety
-    /// - `stream` is a live stream of the same device, or null for the default stream.
-    unsafe fn record_on(&self, stream: RawStream, event: &Event) -> Result<()> {
-        let api = self.context.enter()?;
-        // SAFETY: the event lives, the stream by the caller's promise.
-        let outcome = unsafe { call!(api, cuEventRecord(event.raw, stream)) };
-        self.context.check(outcome, "recording an event")
+        unsafe { event.record(self.raw) }
     }
 
     /// Waits until everything enqueued is over, for at most `limit`; also in a poisoned context, because only the
@@ -88,7 +65,7 @@ impl Stream {
         let api = self.context.enter_to_release().ok_or(Error::Forked)?;
         // SAFETY: stream and event live.
         let recorded = unsafe { call!(api, cuEventRecord(event.raw, self.raw)) };
-        match recorded.and_then(|()| event.ask(api, limit)) {
+        match recorded.and_then(|()| event.ask(api, within(limit))) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::TimedOut { doing: doing.to_owned(), limit }),
             Err(failure) => Err(self.context.error(failure, doing)),

@@ -39,7 +39,6 @@ pub(crate) fn table() -> std::result::Result<Api, String> {
         cuMemcpyDtoDAsync_v2: copy_within,
         cuStreamCreate: make_stream,
         cuStreamDestroy_v2: destroy_stream,
-        cuStreamWaitEvent: wait_event,
         cuEventCreate: make_event,
         cuEventRecord: record,
         cuEventQuery: query,
@@ -165,10 +164,6 @@ unsafe extern "C" fn make_stream(stream: *mut CUstream, _: c_uint) -> c_int {
 unsafe extern "C" fn destroy_stream(stream: CUstream) -> c_int {
     gpu().close(stream.addr());
     0
-}
-
-unsafe extern "C" fn wait_event(stream: CUstream, event: CUevent, _: c_uint) -> c_int {
-    on(stream.addr(), |state| state.wait(stream.addr(), event.addr()))
 }
 
 unsafe extern "C" fn make_event(event: *mut CUevent, _: c_uint) -> c_int {
