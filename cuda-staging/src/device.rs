@@ -238,7 +238,7 @@ impl Device {
     /// The work that is on a stream of the caller's now (`CUstream`; null is the default stream), to be waited for.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] on the CPU device; those of the driver.
+    /// [`Error::InvalidArgument`] on the CPU device, and for a stream that is being captured for a graph; those of the driver.
     ///
     /// # Safety
     /// - `stream` is null or a live stream of this device.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::cuda::{Event, RawStream};
+use crate::cuda::{Event, RawStream, is_captured};
 use crate::device::Device;
 use crate::error::{Error, Result};
 
@@ -23,6 +23,12 @@ impl Pending {
     pub(crate) unsafe fn on(device: &Device, stream: RawStream) -> Result<Self> {
         let context =
             device.context().ok_or_else(|| Error::invalid("the CPU device has no streams to wait for"))?;
+        // SAFETY: the caller's promise.
+        if unsafe { is_captured(context, stream) }? {
+            return Err(Error::invalid(
+                "the stream to wait for is being captured for a graph: what is captured does not run; end the capture first",
+            ));
+        }
         let event = Event::new(context)?;
         // SAFETY: the caller's promise.
         unsafe { event.record(stream) }?;

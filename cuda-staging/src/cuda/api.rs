@@ -26,6 +26,9 @@ pub(crate) mod code {
     pub(crate) const NOT_PERMITTED: i32 = 800;
     pub(crate) const NOT_SUPPORTED: i32 = 801;
     pub(crate) const SYSTEM_DRIVER_MISMATCH: i32 = 803;
+    pub(crate) const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
+    pub(crate) const STREAM_CAPTURE_IMPLICIT: i32 = 906;
+    pub(crate) const STREAM_CAPTURE_WRONG_THREAD: i32 = 908;
 }
 
 impl Failure {
@@ -44,6 +47,8 @@ impl Failure {
                 | code::HOST_MEMORY_NOT_REGISTERED
                 | code::NOT_PERMITTED
                 | code::NOT_SUPPORTED
+                // All of the codes that a capture of a graph gives.
+                | code::STREAM_CAPTURE_UNSUPPORTED..=code::STREAM_CAPTURE_WRONG_THREAD
         )
     }
 }
@@ -99,6 +104,7 @@ functions! {
     cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
     cuDevicePrimaryCtxRelease_v2(CUdevice);
     cuCtxSetCurrent(CUcontext);
+    cuThreadExchangeStreamCaptureMode(*mut c_int);
 
     cuMemAlloc_v2(*mut CUdeviceptr, usize);
     cuMemFree_v2(CUdeviceptr);
@@ -115,6 +121,7 @@ functions! {
 
     cuStreamCreate(*mut CUstream, c_uint);
     cuStreamDestroy_v2(CUstream);
+    cuStreamIsCapturing(CUstream, *mut c_int);
 
     cuEventCreate(*mut CUevent, c_uint);
     cuEventRecord(CUevent, CUstream);

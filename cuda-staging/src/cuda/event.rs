@@ -45,22 +45,22 @@ impl Event {
         self.context.check(outcome, "recording an event")
     }
 
-    /// Waits until the work recorded in the event, copies of ours, is over, for at most `limit`. A failure poisons the
-    /// context: nothing is known about the copies then.
+    /// Waits until the work recorded in the event, copies of ours, is over, for at most `limit`. Where it is not, the context
+    /// is poisoned, as by a failure that may have broken it: nothing is known about the copies then.
     pub(crate) fn wait(&self, limit: Duration, doing: impl Display) -> Result<()> {
         let api = self.context.enter()?;
-        match self.ask(api, within(limit)) {
+        match self.ask(&api, within(limit)) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Error::TimedOut { doing: doing.to_string(), limit }),
+            Ok(false) => Err(Error::TimedOut { doing: doing.to_string(), limit })
+                .inspect_err(|error| self.context.poison(error)),
             Err(failure) => self.context.check(Err(failure), doing),
         }
-        .inspect_err(|error| self.context.poison(error))
     }
 
     /// Waits until the work recorded in the event is over, or `go_on` says false. Whether it is over.
     pub(crate) fn is_over(&self, go_on: impl FnMut() -> bool, doing: impl Display) -> Result<bool> {
         let api = self.context.enter()?;
-        self.ask(api, go_on).or_else(|failure| self.context.check(Err(failure), doing).map(|()| false))
+        self.context.check(self.ask(&api, go_on), doing)
     }
 
     /// Whether the work recorded in the event is over before `go_on` says false, which is asked after each time that
@@ -83,9 +83,12 @@ impl Event {
             // SAFETY: the event lives until `self` is dropped.
             match unsafe { call!(api, cuEventQuery(self.raw)) } {
                 Ok(()) => return Ok(true),
-                Err(Failure { code: code::NOT_READY, .. }) if !go_on() => return Ok(false),
-                Err(Failure { code: code::NOT_READY, .. }) => {}
+                // The latter where a capture forbids to ask: it will be over.
+                Err(Failure { code: code::NOT_READY | code::STREAM_CAPTURE_UNSUPPORTED, .. }) => {}
                 Err(failure) => return Err(failure),
+            }
+            if !go_on() {
+                return Ok(false);
             }
             questions += 1;
             if questions <= QUICK_QUESTIONS {

@@ -6,6 +6,7 @@
 //! makes and one RAII type for it; each of them holds its context, so the context is released last.
 
 pub(crate) mod api;
+mod capture;
 mod context;
 mod event;
 mod memory;
@@ -18,4 +19,4 @@ pub(crate) use event::Event;
 pub(crate) use memory::{DeviceMemory, check_device_range, copy_to_host, memory_info};
 pub(crate) use pin::PinnedMemory;
 pub(crate) use probe::driver;
-pub(crate) use stream::{RawStream, Stream};
+pub(crate) use stream::{RawStream, Stream, is_captured};
