@@ -1,4 +1,4 @@
-//! The table of driver functions, looked up in the library that cudarc opened.
+//! The table of driver functions, looked up in the driver's library.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -16,6 +16,7 @@ pub(crate) struct Failure {
 pub(crate) mod code {
     pub(crate) const INVALID_VALUE: i32 = 1;
     pub(crate) const OUT_OF_MEMORY: i32 = 2;
+    pub(crate) const STUB_LIBRARY: i32 = 34;
     pub(crate) const NO_DEVICE: i32 = 100;
     pub(crate) const INVALID_DEVICE: i32 = 101;
     pub(crate) const INVALID_HANDLE: i32 = 400;
@@ -82,7 +83,7 @@ macro_rules! functions {
                         let symbol = unsafe {
                             library.get::<unsafe extern "C" fn($($argument),*) -> c_int>(stringify!($name))
                         };
-                        // The copied pointer outlives the symbol because cudarc never closes the library.
+                        // The copied pointer outlives the symbol because the library is never closed.
                         *symbol.map_err(|_| stringify!($name))?
                     },)+
                 })

@@ -1,8 +1,8 @@
 //! The CUDA driver, and the only place that names cudarc.
 //!
-//! cudarc opens the library and gives the types. The calls go through our own table of functions that return integers
-//! (`api`), because cudarc's own panic where the library or a symbol is missing and return an exhaustive enum, for
-//! which a code newer than the enum would be undefined behaviour. Above the table, each file is one thing the driver
+//! cudarc gives the types. The calls go through our own table of functions that return integers (`api`), because cudarc's
+//! own take a toolkit's stub for the driver, panic where the library or a symbol is missing and return an exhaustive enum,
+//! for which a code newer than the enum would be undefined behaviour. Above the table, each file is one thing the driver
 //! makes and one RAII type for it; each of them holds its context, so the context is released last.
 
 pub(crate) mod api;
