@@ -45,7 +45,8 @@ fn mode() -> Mode {
 fn session() {
     let device = Device::cuda(0).unwrap();
     let mut ring = device.ring(RingOptions { slots: 1, slot_size: LEN }).unwrap();
-    let (carved, mut parts) = device.allocate(LEN as u64, 256).unwrap().carve(&[0..LEN as u64]).unwrap();
+    let (carved, mut parts) =
+        device.allocate(LEN as u64, 256).unwrap().carve(std::slice::from_ref(&(0..LEN as u64))).unwrap();
     let filled = ring.take().unwrap().fill(|bytes| {
         bytes.fill(5);
         Ok::<_, Infallible>(bytes.len())

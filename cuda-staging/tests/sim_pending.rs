@@ -51,8 +51,11 @@ fn a_ring_waits_longer_for_the_callers_stream_than_for_its_copies() {
         let stream = CudaContext::new(0).unwrap().new_stream().unwrap();
         let mut ring = ring(&device);
         ring.set_wait_limit(WHILE / 10);
-        let (carved, mut parts) =
-            device.allocate(SLOT as u64, 256).unwrap().carve(&[0..SLOT as u64]).unwrap();
+        let (carved, mut parts) = device
+            .allocate(SLOT as u64, 256)
+            .unwrap()
+            .carve(std::slice::from_ref(&(0..SLOT as u64)))
+            .unwrap();
         keep_busy(&stream);
         ring.wait_for_cudarc(&stream).unwrap();
         let filled = ring.take().unwrap().fill(|bytes| {
