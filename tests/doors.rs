@@ -2,14 +2,18 @@
 //! what its digests are of.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failure here fails the test")]
 
+use std::ffi::c_void;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use cuda_staging::{Device, RegionMut, Stream};
 use gds_loader::format::Dtype;
 use gds_loader::source::Source;
 use gds_loader::{
-    Backend, Destination, Error, ErrorKind, Loader, Model, PathKind, SaveError, SaveTensor, Saver, Verifier,
+    Backend, CancelToken, Destination, Error, ErrorKind, Loader, Model, PathKind, SaveError, SaveTensor,
+    Saver, Verifier,
 };
 use sha2::{Digest as _, Sha256};
 use test_support::fixture::{File, payload};
@@ -225,6 +229,82 @@ fn a_load_by_gds_waits_for_the_callers_stream() {
 #[test]
 fn a_load_by_gds_compat_waits_for_the_callers_stream() {
     waits_for_the_callers_stream("a_load_by_gds_compat_waits_for_the_callers_stream", PathKind::GdsCompat);
+}
+
+/// Whether [`busy`] is to go on.
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+/// Work of a stream that takes as long as the test likes.
+///
+/// # Safety
+/// - None: the driver's type of such functions has the word.
+unsafe extern "C" fn busy(_: *mut c_void) {
+    while BUSY.load(Ordering::SeqCst) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// However long the caller's stream is busy, a load waits, and only as long as its caller wants it to: given up, it leaves the
+/// device as it was, whichever path it was to go.
+fn a_load_that_is_cancelled_waits_no_longer(test: &str, kinds: &[PathKind]) {
+    cufile_sim::on_simulator(test, &[("CUFILE_SIM_MODE", "real")], || {
+        let folder = folder::on_disk(test);
+        let path = small(folder.path());
+        let device = Device::cuda(0).unwrap();
+        let mut stream = device.stream().unwrap();
+        let raw = stream.raw().unwrap();
+        for &kind in kinds {
+            let loader = Loader::new().device(device.clone()).backend(Backend::Only(kind));
+            // Opens cuFile, so that the load that counts takes no time.
+            loader.load(&path).unwrap();
+            BUSY.store(true, Ordering::SeqCst);
+            // SAFETY: the stream lives, and the function takes no argument.
+            let code = unsafe {
+                cuda_staging::cudarc::driver::sys::cuLaunchHostFunc(
+                    raw.cast(),
+                    Some(busy),
+                    std::ptr::null_mut(),
+                )
+            };
+            assert_eq!(code as u32, 0);
+            // SAFETY: the stream lives until the end of this test, and is the device's.
+            let after = unsafe { loader.clone().after_stream(raw) };
+            let token = CancelToken::new();
+            let cancelled = after.clone().cancel(token.clone());
+            thread::scope(|scope| {
+                let load = scope.spawn(|| cancelled.load(&path));
+                thread::sleep(Duration::from_millis(100));
+                assert!(!load.is_finished(), "{kind}: the stream is busy still");
+                token.cancel();
+                let error = load.join().unwrap().unwrap_err();
+                assert!(matches!(error, Error::Cancelled { placed: 0, planned: 4000 }), "{kind}: {error:?}");
+            });
+            device.health().unwrap();
+
+            thread::scope(|scope| {
+                let load = scope.spawn(|| after.load(&path));
+                thread::sleep(Duration::from_millis(100));
+                assert!(!load.is_finished(), "{kind}: the stream is busy still");
+                BUSY.store(false, Ordering::SeqCst);
+                let model: Model = load.join().unwrap().unwrap();
+                assert_eq!(model.report().paths.get(kind), 4000);
+                assert!(model.get("a").unwrap().to_vec().unwrap() == payload("a", 4000));
+            });
+            stream.synchronize(Duration::from_secs(30)).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_load_that_is_cancelled_waits_no_longer_for_the_callers_stream() {
+    let test = "a_load_that_is_cancelled_waits_no_longer_for_the_callers_stream";
+    a_load_that_is_cancelled_waits_no_longer(test, &[PathKind::Buffered, PathKind::Gds]);
+}
+
+#[test]
+fn a_load_by_gds_compat_that_is_cancelled_waits_no_longer_for_the_callers_stream() {
+    let test = "a_load_by_gds_compat_that_is_cancelled_waits_no_longer_for_the_callers_stream";
+    a_load_that_is_cancelled_waits_no_longer(test, &[PathKind::GdsCompat]);
 }
 
 /// What the caller's stream still writes, on the device and in host memory, is saved as it will be, whichever path writes it and

@@ -1,5 +1,6 @@
 //! Devices: the CPU, or a CUDA device with its primary context.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::info::{DeviceInfo, DeviceKind, MemoryInfo};
 use crate::limits::{numa_node, page_size};
 use crate::memory::{HostMemory, Purpose};
+use crate::pending::Pending;
 use crate::region::{Allocation, Memory, Region, RegionMut};
 use crate::ring::{Ring, RingOptions, WindowRing};
 use crate::selector::DeviceSelector;
@@ -231,6 +233,18 @@ impl Device {
     /// Those of the driver.
     pub fn stream(&self) -> Result<Stream> {
         Stream::new(self)
+    }
+
+    /// The work that is on a stream of the caller's now (`CUstream`; null is the default stream), to be waited for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] on the CPU device, and for a stream that is being captured for a graph; those of the driver.
+    ///
+    /// # Safety
+    /// - `stream` is null or a live stream of this device.
+    pub unsafe fn pending(&self, stream: *mut c_void) -> Result<Pending> {
+        // SAFETY: the caller's promise.
+        unsafe { Pending::on(self, stream.cast()) }
     }
 
     /// Makes a ring of slots with a stream of its own.

@@ -69,6 +69,7 @@ mod memory;
 #[cfg(test)]
 #[cfg(feature = "loom")]
 mod models;
+mod pending;
 mod region;
 mod ring;
 mod selector;
@@ -83,6 +84,7 @@ pub use cudarc;
 pub use device::Device;
 pub use error::{Error, Result};
 pub use info::{DeviceInfo, DeviceKind, MemoryInfo};
+pub use pending::Pending;
 pub use region::{Carved, ReadingRegion, Region, RegionMut, Toucher};
 pub use ring::{DROP_WAIT_LIMIT, Ring, RingOptions, SlotCopy, SlotFetch, WAIT_LIMIT, Window, WindowRing};
 pub use selector::DeviceSelector;

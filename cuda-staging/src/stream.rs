@@ -1,4 +1,4 @@
-//! A stream of its own, and streams of others.
+//! A stream of its own.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cuda::{self, Event};
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A stream that is not synchronised with the default stream. On the CPU device everything is done at once, and
 /// there is nothing to wait for.
@@ -41,26 +41,10 @@ impl Stream {
         self.lane.as_ref().map(|lane| lane.stream.raw().cast())
     }
 
-    /// Lets what is enqueued from now on wait for the work that is on another stream now (`CUstream`; null is the default
-    /// stream).
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] on the CPU device; those of the driver.
-    ///
-    /// # Safety
-    /// - `stream` is null or a live stream of this device.
-    pub unsafe fn wait_for(&mut self, stream: *mut c_void) -> Result<()> {
-        match &self.lane {
-            // SAFETY: the caller's promise.
-            Some(lane) => unsafe { lane.stream.wait_for(stream.cast(), &lane.event) },
-            None => Err(Error::invalid("the CPU device has no streams to wait for")),
-        }
-    }
-
     /// Waits until all that is enqueued is done, for at most `limit`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`], and those of the driver; either poisons the device.
+    /// [`Error::TimedOut`], which poisons the device; those of the driver.
     pub fn synchronize(&mut self, limit: Duration) -> Result<()> {
         let Some(lane) = &self.lane else { return Ok(()) };
         lane.stream.record(&lane.event)?;

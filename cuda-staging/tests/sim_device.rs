@@ -3,10 +3,13 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use cuda_staging::{Device, DeviceKind, DeviceSelector, Error, RingOptions, SlotCopy};
 use test_support::control::set_fault;
-use test_support::{Simulation, not_run, on_simulator, tool};
+use test_support::simulator::environment;
+use test_support::{Simulation, compile, not_run, on_simulator, tool};
 
 fn unavailable(outcome: Result<Device, Error>) -> String {
     match outcome {
@@ -253,6 +256,72 @@ fn a_forked_child_is_refused_and_releases_nothing() {
         ring.launch(filled, vec![SlotCopy { slot_offset: 0, to }]).unwrap();
         ring.drain().unwrap();
         device.health().unwrap();
+    });
+}
+
+/// How a forked child that does `body` and nothing else ends.
+fn in_a_fork(body: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child only calls what is under test and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: a call without pointers: what hangs is killed.
+        unsafe { libc::alarm(10) };
+        let status = i32::from(!body());
+        // SAFETY: ends the child without running what belongs to the parent.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = -1;
+    // SAFETY: `status` is writable for the call.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
+#[test]
+fn a_child_forked_while_the_driver_starts_is_refused() {
+    let settings = [("CUDA_SIM_INIT_US", "1000000")];
+    on_simulator("a_child_forked_while_the_driver_starts_is_refused", &settings, || {
+        let starting = thread::spawn(|| Device::cuda(0).map(drop));
+        thread::sleep(Duration::from_millis(300));
+        let status = in_a_fork(|| matches!(Device::cuda(0), Err(Error::Forked)));
+        assert_eq!(status, 0, "the child was not refused, or hung");
+        starting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_forked_child_takes_the_cpu_where_its_parent_did() {
+    let settings = [("CUDA_SIM_DEVICES", "0")];
+    on_simulator("a_forked_child_takes_the_cpu_where_its_parent_did", &settings, || {
+        assert!(!Device::open(&DeviceSelector::Auto).unwrap().is_cuda());
+        let status = in_a_fork(|| Device::open(&DeviceSelector::Auto).is_ok_and(|device| !device.is_cuda()));
+        assert_eq!(status, 0, "the child has no device");
+    });
+}
+
+#[test]
+fn a_stub_on_the_path_does_not_stand_for_the_driver() {
+    let folder = tempfile::tempdir().unwrap();
+    // As in a toolkit's folder of stubs.
+    let stub = "int cuInit(unsigned flags) { return 34; }";
+    compile(stub, &folder.path().join("libcuda.so"), &["-shared".to_owned()]);
+    let simulator = environment().iter().find(|(name, _)| name == "LD_LIBRARY_PATH").unwrap();
+    let path = format!("{}:{}", folder.path().display(), simulator.1);
+    let simulation = Simulation::new("a_stub_on_the_path_does_not_stand_for_the_driver");
+    let outcome = simulation.setting("LD_LIBRARY_PATH", path).setting("LD_PRELOAD", "").run(|| {
+        assert!(Device::open(&DeviceSelector::Auto).unwrap().is_cuda());
+    });
+    let Some(outcome) = outcome else { return };
+    outcome.assert_well();
+}
+
+#[test]
+fn a_stub_says_that_it_is_one() {
+    on_simulator("a_stub_says_that_it_is_one", &[("CUDA_SIM_FAULT", "cuInit@1=34")], || {
+        let error = unavailable(Device::cuda(0));
+        assert!(
+            error.contains("34 (CUDA_ERROR_STUB_LIBRARY)") && error.contains("LD_LIBRARY_PATH"),
+            "{error}"
+        );
     });
 }
 

@@ -1,4 +1,4 @@
-//! The table of driver functions, looked up in the library that cudarc opened.
+//! The table of driver functions, looked up in the driver's library.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -16,6 +16,7 @@ pub(crate) struct Failure {
 pub(crate) mod code {
     pub(crate) const INVALID_VALUE: i32 = 1;
     pub(crate) const OUT_OF_MEMORY: i32 = 2;
+    pub(crate) const STUB_LIBRARY: i32 = 34;
     pub(crate) const NO_DEVICE: i32 = 100;
     pub(crate) const INVALID_DEVICE: i32 = 101;
     pub(crate) const INVALID_HANDLE: i32 = 400;
@@ -26,6 +27,9 @@ pub(crate) mod code {
     pub(crate) const NOT_PERMITTED: i32 = 800;
     pub(crate) const NOT_SUPPORTED: i32 = 801;
     pub(crate) const SYSTEM_DRIVER_MISMATCH: i32 = 803;
+    pub(crate) const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
+    pub(crate) const STREAM_CAPTURE_IMPLICIT: i32 = 906;
+    pub(crate) const STREAM_CAPTURE_WRONG_THREAD: i32 = 908;
 }
 
 impl Failure {
@@ -44,6 +48,8 @@ impl Failure {
                 | code::HOST_MEMORY_NOT_REGISTERED
                 | code::NOT_PERMITTED
                 | code::NOT_SUPPORTED
+                // All of the codes that a capture of a graph gives.
+                | code::STREAM_CAPTURE_UNSUPPORTED..=code::STREAM_CAPTURE_WRONG_THREAD
         )
     }
 }
@@ -77,7 +83,7 @@ macro_rules! functions {
                         let symbol = unsafe {
                             library.get::<unsafe extern "C" fn($($argument),*) -> c_int>(stringify!($name))
                         };
-                        // The copied pointer outlives the symbol because cudarc never closes the library.
+                        // The copied pointer outlives the symbol because the library is never closed.
                         *symbol.map_err(|_| stringify!($name))?
                     },)+
                 })
@@ -99,6 +105,7 @@ functions! {
     cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
     cuDevicePrimaryCtxRelease_v2(CUdevice);
     cuCtxSetCurrent(CUcontext);
+    cuThreadExchangeStreamCaptureMode(*mut c_int);
 
     cuMemAlloc_v2(*mut CUdeviceptr, usize);
     cuMemFree_v2(CUdeviceptr);
@@ -115,7 +122,7 @@ functions! {
 
     cuStreamCreate(*mut CUstream, c_uint);
     cuStreamDestroy_v2(CUstream);
-    cuStreamWaitEvent(CUstream, CUevent, c_uint);
+    cuStreamIsCapturing(CUstream, *mut c_int);
 
     cuEventCreate(*mut CUevent, c_uint);
     cuEventRecord(CUevent, CUstream);

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::{self, Display};
+use std::ops::Deref;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
@@ -9,8 +10,12 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUuuid};
 use uuid::Uuid;
 
 use super::api::{Api, Failure, call, code};
+use super::capture::Relaxed;
 use super::probe::Driver;
 use crate::error::{Error, Result};
+
+/// What is being done where a thread's mode is set.
+const CAPTURE_MODE: &str = "keeping calls out of a graph that is being captured";
 
 /// What can be asked of a device before its context is made.
 pub(crate) struct Attributes {
@@ -97,6 +102,8 @@ impl Context {
     /// has nothing to release.
     pub(crate) fn retain(driver: &'static Driver, attributes: &Attributes, index: u32) -> Result<Arc<Self>> {
         let mut raw: CUcontext = ptr::null_mut();
+        // Where that is refused, the call says what it is worth.
+        let _relaxed = Relaxed::begin(&driver.api);
         // SAFETY: `raw` is writable for the call, and the device is one that the driver gave.
         unsafe { call!(driver.api, cuDevicePrimaryCtxRetain(&mut raw, attributes.device)) }
             .map_err(|failure| driver.error(failure, format_args!("making the context of cuda:{index}")))?;
@@ -130,14 +137,20 @@ impl Context {
         self.enter().map(|_| ())
     }
 
-    /// Makes the context current on this thread. Every call but a release comes through here first, because workers,
-    /// and callers with contexts of their own, share the process.
-    pub(super) fn enter(&self) -> Result<&Api> {
+    /// Makes the context current on this thread, whose calls are no part of a capture until what is returned is dropped.
+    /// Every call but a release comes through here first, because workers, and callers with contexts of their own, share
+    /// the process.
+    pub(super) fn enter(&self) -> Result<Entered<'_>> {
         self.health()?;
         // SAFETY: `raw` is retained until `self` is dropped.
         let current = unsafe { call!(self.driver.api, cuCtxSetCurrent(self.raw)) };
         self.check(current, format_args!("making {} current on this thread", self.name))?;
-        Ok(&self.driver.api)
+        let relaxed = match Relaxed::begin(&self.driver.api) {
+            // A refusal matters only where there is a capture, and the calls meet that then.
+            Err(failure) if failure.leaves_the_context_sound() => None,
+            begun => Some(self.check(begun, CAPTURE_MODE)?),
+        };
+        Ok(Entered { context: self, relaxed })
     }
 
     /// The error for a failure.
@@ -146,7 +159,11 @@ impl Context {
     }
 
     /// Turns a failure into an error, and poisons the context if the code may mean that it is broken.
-    pub(super) fn check(&self, outcome: std::result::Result<(), Failure>, doing: impl Display) -> Result<()> {
+    pub(super) fn check<T>(
+        &self,
+        outcome: std::result::Result<T, Failure>,
+        doing: impl Display,
+    ) -> Result<T> {
         outcome.map_err(|failure| {
             let error = self.error(failure, doing);
             if !failure.leaves_the_context_sound() {
@@ -165,7 +182,7 @@ impl Context {
 
     /// Makes the context current for a release: also when poisoned, but not in a forked child. Where the driver
     /// refuses, the release is tried all the same: the context is nearly always current already.
-    pub(super) fn enter_to_release(&self) -> Option<&Api> {
+    pub(super) fn enter_to_release(&self) -> Option<Entered<'_>> {
         if self.driver.is_forked() {
             return None;
         }
@@ -173,14 +190,14 @@ impl Context {
         if let Err(failure) = unsafe { call!(self.driver.api, cuCtxSetCurrent(self.raw)) } {
             tracing::warn!(device = self.name, code = failure.code, "{} failed", failure.call);
         }
-        Some(&self.driver.api)
+        Some(Entered { context: self, relaxed: Relaxed::begin(&self.driver.api).ok() })
     }
 
     /// Releases something made in this context, from a `Drop`; never panics. False where it was not released: the
     /// failure is recorded, and only that thing is left.
     pub(super) fn release(&self, release: impl FnOnce(&Api) -> std::result::Result<(), Failure>) -> bool {
         let Some(api) = self.enter_to_release() else { return false };
-        release(api)
+        release(&api)
             .inspect_err(|failure| {
                 tracing::warn!(
                     device = self.name,
@@ -193,11 +210,35 @@ impl Context {
     }
 }
 
+/// The driver's functions, with a context current on this thread.
+pub(super) struct Entered<'c> {
+    context: &'c Context,
+    /// `None` where the driver refused.
+    relaxed: Option<Relaxed<'c>>,
+}
+
+impl Deref for Entered<'_> {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.context.driver.api
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let ended = self.relaxed.as_mut().map_or(Ok(()), Relaxed::end);
+        // Poisons where that may mean a broken context; else there is nothing to tell anybody.
+        drop(self.context.check(ended, CAPTURE_MODE));
+    }
+}
+
 impl Drop for Context {
     fn drop(&mut self) {
         if self.driver.is_forked() {
             return;
         }
+        let _relaxed = Relaxed::begin(&self.driver.api);
         // SAFETY: retained once in `retain` and released once, here; nothing made in it is left, since each holds it.
         if let Err(failure) = unsafe { call!(self.driver.api, cuDevicePrimaryCtxRelease_v2(self.device)) } {
             tracing::warn!(device = self.name, code = failure.code, "{} failed", failure.call);

@@ -24,7 +24,7 @@ impl PinnedMemory {
         context: &Arc<Context>,
         memory: HostMemory,
     ) -> std::result::Result<Self, (HostMemory, crate::Error)> {
-        let outcome = context.enter().and_then(|api| Self::try_register(context, api, &memory));
+        let outcome = context.enter().and_then(|api| Self::try_register(context, &api, &memory));
         match outcome {
             Ok(()) => Ok(Self { context: Arc::clone(context), memory: ManuallyDrop::new(memory) }),
             Err(error) => Err((memory, error)),

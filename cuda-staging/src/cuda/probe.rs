@@ -3,10 +3,11 @@
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Display;
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use cudarc::driver::sys;
 use libloading::Library;
 
 use super::api::{Api, Failure, call, code};
@@ -19,10 +20,20 @@ pub(crate) struct Driver {
     process: u32,
 }
 
+/// The process that first asked for the driver; 0 for none.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
 /// The driver, opened and initialised by the first call. The answer, also a failure, is kept for the process.
 pub(crate) fn driver() -> Result<&'static Driver> {
     static DRIVER: OnceLock<std::result::Result<Driver, String>> = OnceLock::new();
-    match DRIVER.get_or_init(open) {
+    let this = std::process::id();
+    let first = PROCESS.compare_exchange(0, this, Ordering::AcqRel, Ordering::Acquire);
+    let answer = match first {
+        // A child: what its parent had by then. What a thread of the parent's had begun, nobody here would ever end.
+        Err(first) if first != this => DRIVER.get().ok_or(Error::Forked)?,
+        _ => DRIVER.get_or_init(open),
+    };
+    match answer {
         Ok(driver) if driver.is_forked() => Err(Error::Forked),
         Ok(driver) => Ok(driver),
         Err(reason) => Err(Error::Unavailable { reason: reason.clone() }),
@@ -38,6 +49,10 @@ fn open() -> std::result::Result<Driver, String> {
             code::SYSTEM_DRIVER_MISMATCH => {
                 "kernel module and libcuda differ in version: reboot, or reload the nvidia modules after the update"
             }
+            code::STUB_LIBRARY => {
+                "the library found is the CUDA toolkit's stub, which is for linking alone: take the folder of stubs off \
+                 LD_LIBRARY_PATH, and install the NVIDIA driver where it is missing"
+            }
             _ => "look at nvidia-smi and at the kernel's log; in a container, check that the GPU was passed in",
         };
         format!("{} failed with {} ({}): {advice}", failure.call, failure.code, driver.name_of(failure.code))
@@ -45,16 +60,31 @@ fn open() -> std::result::Result<Driver, String> {
     Ok(driver)
 }
 
-/// The functions of the library that cudarc opens.
+/// The names of the driver's library. First the one that the driver has at run time: the other is for linking, and where a
+/// toolkit's folder of stubs is on the path, as in images for building, it is a library that only fails.
+const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// The functions of the driver's library.
 #[cfg(not(all(test, feature = "loom")))]
 fn table() -> std::result::Result<Api, String> {
-    // SAFETY: opening the driver's library runs its initialisers, which is what opening it is for. It takes no
-    // arguments and may run on any thread.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(why_no_library());
+    let mut why = String::new();
+    for name in NAMES {
+        // SAFETY: opening the driver's library runs its initialisers, which is what opening it is for. It takes no
+        // arguments and may run on any thread.
+        match unsafe { Library::new(name) } {
+            // Never closed: the functions outlive the value.
+            Ok(library) => return look_up(&ManuallyDrop::new(library)),
+            // Of the first, which says what is missing.
+            Err(error) if why.is_empty() => {
+                why = error.source().map_or_else(|| error.to_string(), |source| source.to_string());
+            }
+            Err(_) => {}
+        }
     }
-    // SAFETY: as above. `culib` panics where no library opens, and one did a moment ago.
-    let library = unsafe { sys::culib() };
+    Err(format!("no CUDA driver library ({why}); install the NVIDIA driver, or use the CPU device"))
+}
+
+fn look_up(library: &Library) -> std::result::Result<Api, String> {
     Api::look_up(library).map_err(|symbol| {
         format!("the CUDA driver library has no function {symbol}; install a newer NVIDIA driver")
     })
@@ -63,16 +93,6 @@ fn table() -> std::result::Result<Api, String> {
 /// The functions of the driver that models run on.
 #[cfg(all(test, feature = "loom"))]
 use crate::models::table;
-
-/// cudarc only says that no library opened; the dynamic linker says why.
-fn why_no_library() -> String {
-    // SAFETY: the same initialisers as in `open`.
-    let why = match unsafe { Library::new("libcuda.so.1") } {
-        Ok(_) => "libcuda.so.1 opened only at the second attempt".to_owned(),
-        Err(error) => error.source().map_or_else(|| error.to_string(), |source| source.to_string()),
-    };
-    format!("no CUDA driver library ({why}); install the NVIDIA driver, or use the CPU device")
-}
 
 impl Driver {
     /// Whether this process is a child forked from the one that initialised the driver.

@@ -1,6 +1,6 @@
 //! Streams, and the asynchronous copies on them.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use cudarc::driver::sys::CUstream;
 
-use super::api::call;
+use super::api::{Failure, call, code};
 use super::context::Context;
-use super::event::Event;
+use super::event::{Event, within};
 use crate::error::{Error, Result};
 
 /// A stream's handle (`CUstream`) as other libraries hand it over.
@@ -55,30 +55,7 @@ impl Stream {
     /// Marks in `event` the work enqueued so far.
     pub(crate) fn record(&self, event: &Event) -> Result<()> {
         // SAFETY: the stream lives until `self` is dropped.
-        unsafe { self.record_on(self.raw, event) }
-    }
-
-    /// Lets what is enqueued here from now on wait for what is enqueued on `other` now. `event` is used for it, and
-    /// may be used again at once.
-    ///
-    /// # Safety
-    /// - `other` is a live stream of the same device, or null for the default stream.
-    pub(crate) unsafe fn wait_for(&self, other: RawStream, event: &Event) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.record_on(other, event) }?;
-        let api = self.context.enter()?;
-        // SAFETY: stream and event live.
-        let outcome = unsafe { call!(api, cuStreamWaitEvent(self.raw, event.raw, 0)) };
-        self.context.check(outcome, "making a stream wait for another")
-    }
-
-    /// # Safety
-    /// - `stream` is a live stream of the same device, or null for the default stream.
-    unsafe fn record_on(&self, stream: RawStream, event: &Event) -> Result<()> {
-        let api = self.context.enter()?;
-        // SAFETY: the event lives, the stream by the caller's promise.
-        let outcome = unsafe { call!(api, cuEventRecord(event.raw, stream)) };
-        self.context.check(outcome, "recording an event")
+        unsafe { event.record(self.raw) }
     }
 
     /// Waits until everything enqueued is over, for at most `limit`; also in a poisoned context, because only the
@@ -88,7 +65,7 @@ impl Stream {
         let api = self.context.enter_to_release().ok_or(Error::Forked)?;
         // SAFETY: stream and event live.
         let recorded = unsafe { call!(api, cuEventRecord(event.raw, self.raw)) };
-        match recorded.and_then(|()| event.ask(api, limit)) {
+        match recorded.and_then(|()| event.ask(&api, within(limit))) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::TimedOut { doing: doing.to_owned(), limit }),
             Err(failure) => Err(self.context.error(failure, doing)),
@@ -152,6 +129,21 @@ impl Stream {
             )?;
         }
         Ok(())
+    }
+}
+
+/// Whether what is enqueued on a stream, or on one that is in order with it, is captured for a graph instead of done. The
+/// question breaks no capture.
+///
+/// # Safety
+/// - `stream` is a live stream of the context's device, or null for the default stream.
+pub(crate) unsafe fn is_captured(context: &Context, stream: RawStream) -> Result<bool> {
+    let api = context.enter()?;
+    let mut status: c_int = 0;
+    // SAFETY: `status` is writable for the call, the stream is the caller's promise.
+    match unsafe { call!(api, cuStreamIsCapturing(stream, &mut status)) } {
+        Err(Failure { code: code::STREAM_CAPTURE_IMPLICIT, .. }) => Ok(true),
+        asked => context.check(asked, "asking whether a stream is captured").map(|()| status != 0),
     }
 }
 

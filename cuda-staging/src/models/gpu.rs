@@ -66,7 +66,7 @@ struct Event {
     reached: u64,
     /// Where it was recorded last.
     stream: usize,
-    /// Destroyed it is still waited for where that was enqueued before.
+    /// Destroyed it is still recorded where that was enqueued before.
     destroyed: bool,
 }
 
@@ -75,7 +75,6 @@ enum Work {
     Out { from: u64, to: usize, len: usize },
     Within { from: u64, to: u64, len: usize },
     Record { event: usize, time: u64 },
-    Wait { event: usize, time: u64 },
 }
 
 /// What a stream's thread found to do.
@@ -83,8 +82,6 @@ enum Step {
     Done,
     /// A copy, which broke the context with this code.
     Broke(i32),
-    /// An event, for which others may wait.
-    Recorded,
     Blocked,
     Over,
 }
@@ -163,23 +160,15 @@ impl Gpu {
         loop {
             // Between two things anything may happen elsewhere.
             let mut turn = turns.turn.lock().unwrap();
-            let recorded = loop {
+            loop {
                 match self.quietly(|state| state.step(stream)) {
-                    Step::Done => break false,
-                    Step::Recorded => break true,
+                    Step::Done => break,
                     Step::Broke(code) => {
                         self.broken.store(code, Ordering::SeqCst);
-                        break false;
+                        break;
                     }
                     Step::Blocked => turn = turns.more.wait(turn).unwrap(),
                     Step::Over => return,
-                }
-            };
-            drop(turn);
-            if recorded {
-                for waiting in self.quietly(State::waiting) {
-                    let _turn = waiting.turn.lock().unwrap();
-                    waiting.more.notify_all();
                 }
             }
         }
@@ -225,11 +214,6 @@ impl State {
         self.enqueue(stream, Work::Record { event, time })
     }
 
-    pub(super) fn wait(&mut self, stream: usize, event: usize) -> i32 {
-        let Some(time) = self.events.get(&event).map(|event| event.recorded) else { return INVALID_VALUE };
-        self.enqueue(stream, Work::Wait { event, time })
-    }
-
     fn query(&self, event: usize) -> i32 {
         match self.events.get(&event) {
             Some(event) if event.reached == event.recorded => 0,
@@ -265,12 +249,6 @@ impl State {
         0
     }
 
-    /// The streams that wait for an event.
-    fn waiting(&mut self) -> Vec<Arc<Turns>> {
-        let waits = |stream: &&Stream| matches!(stream.work.front(), Some(Work::Wait { .. }));
-        self.streams.values().filter(waits).map(|stream| Arc::clone(&stream.turns)).collect()
-    }
-
     fn step(&mut self, stream: usize) -> Step {
         let Some(queue) = self.streams.get_mut(&stream) else { return Step::Over };
         match queue.work.front() {
@@ -279,11 +257,6 @@ impl State {
                 return Step::Over;
             }
             None => return Step::Blocked,
-            Some(Work::Wait { event, time })
-                if self.events.get(event).is_some_and(|event| event.reached < *time) =>
-            {
-                return Step::Blocked;
-            }
             Some(_) => {}
         }
         match queue.work.pop_front() {
@@ -291,7 +264,7 @@ impl State {
                 if let Some(event) = self.events.get_mut(&event) {
                     event.reached = time;
                 }
-                Step::Recorded
+                Step::Done
             }
             Some(Work::In { from, to, len }) => {
                 self.assert_pinned(from, len);
@@ -312,7 +285,7 @@ impl State {
                 self.device(to, len).copy_from_slice(&bytes);
                 self.count_copy(stream)
             }
-            Some(Work::Wait { .. }) | None => Step::Done,
+            None => Step::Done,
         }
     }
 

@@ -26,6 +26,7 @@ pub(crate) fn table() -> std::result::Result<Api, String> {
         cuDevicePrimaryCtxRetain: retain,
         cuDevicePrimaryCtxRelease_v2: release,
         cuCtxSetCurrent: set_current,
+        cuThreadExchangeStreamCaptureMode: exchange_mode,
         cuMemAlloc_v2: allocate,
         cuMemFree_v2: free,
         cuMemGetInfo_v2: memory_info,
@@ -39,7 +40,7 @@ pub(crate) fn table() -> std::result::Result<Api, String> {
         cuMemcpyDtoDAsync_v2: copy_within,
         cuStreamCreate: make_stream,
         cuStreamDestroy_v2: destroy_stream,
-        cuStreamWaitEvent: wait_event,
+        cuStreamIsCapturing: is_capturing,
         cuEventCreate: make_event,
         cuEventRecord: record,
         cuEventQuery: query,
@@ -107,6 +108,10 @@ unsafe extern "C" fn set_current(_: CUcontext) -> c_int {
     0
 }
 
+unsafe extern "C" fn exchange_mode(_: *mut c_int) -> c_int {
+    0
+}
+
 unsafe extern "C" fn allocate(address: *mut CUdeviceptr, len: usize) -> c_int {
     // SAFETY: as in `device_count`.
     unsafe { put(address, quietly(|state| state.allocate(len))) }
@@ -167,8 +172,9 @@ unsafe extern "C" fn destroy_stream(stream: CUstream) -> c_int {
     0
 }
 
-unsafe extern "C" fn wait_event(stream: CUstream, event: CUevent, _: c_uint) -> c_int {
-    on(stream.addr(), |state| state.wait(stream.addr(), event.addr()))
+unsafe extern "C" fn is_capturing(_: CUstream, status: *mut c_int) -> c_int {
+    // SAFETY: as in `device_count`.
+    unsafe { put(status, 0) }
 }
 
 unsafe extern "C" fn make_event(event: *mut CUevent, _: c_uint) -> c_int {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::flight::{InFlight, Part};
-use crate::cuda::{Context, Event, PinnedMemory, RawStream, Stream};
+use crate::cuda::{Context, Event, PinnedMemory, Stream};
 use crate::error::Result;
 use crate::memory::HostMemory;
+use crate::pending::Pending;
 use crate::slot::{CopyEvents, SlotMemory};
 use crate::statistics::RingStatistics;
 use crate::sync;
@@ -18,6 +19,8 @@ pub(super) struct Lane {
     /// Recorded when the ring was made; the host's clock then was `epoch_at`.
     epoch: Event,
     epoch_at: Instant,
+    /// Work of the caller's that the next copies are to come after.
+    after: Vec<Pending>,
     context: Arc<Context>,
 }
 
@@ -31,7 +34,7 @@ impl Lane {
         stream.record(&epoch)?;
         epoch.wait(wait_limit, "waiting for a new stream")?;
         let epoch_at = before + before.elapsed() / 2;
-        Ok(Self { stream, fence, epoch, epoch_at, context: Arc::clone(context) })
+        Ok(Self { stream, fence, epoch, epoch_at, after: Vec::new(), context: Arc::clone(context) })
     }
 
     /// Two events for one slot.
@@ -91,13 +94,18 @@ impl Lane {
         Ok((start, start + events.end.since(&events.start)?))
     }
 
-    /// Makes the stream wait for what is enqueued on another.
-    ///
-    /// # Safety
-    /// - `other` is a live stream of the same device, or null for its default stream.
-    pub(super) unsafe fn wait_for(&self, other: RawStream) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.stream.wait_for(other, &self.fence) }
+    /// Has copies come after work of the caller's.
+    pub(super) fn come_after(&mut self, work: Pending) {
+        self.after.push(work);
+    }
+
+    /// Waits for the caller's work that copies are to come after. Before each launch: nothing is enqueued until then.
+    pub(super) fn catch_up(&mut self) -> Result<()> {
+        while let Some(work) = self.after.last() {
+            work.wait(|| true)?;
+            self.after.pop();
+        }
+        Ok(())
     }
 
     /// Gives `flights` back once everything enqueued is over, whatever failed before. Where that cannot be learnt

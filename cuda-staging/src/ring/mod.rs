@@ -229,8 +229,9 @@ impl Ring {
         Ok(())
     }
 
-    /// Lets copies launched from now on wait for the work that is on the caller's stream now (`CUstream`; null is the
-    /// default stream). Such a wait counts towards the wait limit.
+    /// Has copies launched from now on come after the work that is on the caller's stream now (`CUstream`; null is the
+    /// default stream). The next launch waits until that is over, however long it takes: a limit would be for a copy of
+    /// ours. Who wants to give up sooner waits by [`Device::pending`] before launching.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] on the CPU device; those of the driver.
@@ -238,11 +239,12 @@ impl Ring {
     /// # Safety
     /// - `stream` is null or a live stream of this ring's device.
     pub unsafe fn wait_for(&mut self, stream: *mut c_void) -> Result<()> {
-        match &self.lane {
-            // SAFETY: the caller's promise.
-            Some(lane) => unsafe { lane.wait_for(stream.cast()) },
-            None => Err(Error::invalid("the CPU device has no streams to wait for")),
+        // SAFETY: the caller's promise.
+        let work = unsafe { self.device.pending(stream) }?;
+        if let Some(lane) = &mut self.lane {
+            lane.come_after(work);
         }
+        Ok(())
     }
 
     /// As [`wait_for`](Self::wait_for), for a stream of cudarc's.
@@ -263,7 +265,8 @@ impl Ring {
 
     /// Starts the copies of a flight, which on the CPU device are over then.
     fn start<P: Part>(&mut self, mut flight: InFlight<P>) -> Result<InFlight<P>> {
-        if let Err(error) = self.check(&flight) {
+        let checked = self.check(&flight);
+        if let Err(error) = checked.and_then(|()| self.lane.as_mut().map_or(Ok(()), Lane::catch_up)) {
             self.put_back(FreeSlot { slot: flight.slot });
             return Err(error);
         }

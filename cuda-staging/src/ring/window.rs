@@ -145,6 +145,7 @@ impl<W: AsRef<RegionMut> + 'static> WindowRing<W> {
         // Asked once: what answers by code of the caller's may answer otherwise the next time.
         let region = window.as_ref();
         self.check(region, &parts)?;
+        self.lane.catch_up()?;
         let ranges = parts.ranges(region.address());
         let events = match self.idle.pop() {
             Some(events) => events,
@@ -189,8 +190,8 @@ impl<W: AsRef<RegionMut> + 'static> WindowRing<W> {
         Ok(Some(window))
     }
 
-    /// Lets copies launched from now on wait for the work that is on the caller's stream now (`CUstream`; null is the
-    /// default stream).
+    /// Has copies launched from now on come after the work that is on the caller's stream now (`CUstream`; null is the
+    /// default stream), as [`Ring::wait_for`](super::Ring::wait_for) has.
     ///
     /// # Errors
     /// Those of the driver.
@@ -199,7 +200,9 @@ impl<W: AsRef<RegionMut> + 'static> WindowRing<W> {
     /// - `stream` is null or a live stream of this ring's device.
     pub unsafe fn wait_for(&mut self, stream: *mut c_void) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.lane.wait_for(stream.cast()) }
+        let work = unsafe { self.device.pending(stream) }?;
+        self.lane.come_after(work);
+        Ok(())
     }
 
     fn check(&self, window: &RegionMut, parts: &Parts) -> Result<()> {

@@ -207,7 +207,8 @@ impl Loader {
     }
 
     /// Writes no destination before the work pending on this CUDA stream (`CUstream`; null is the default stream) has
-    /// ended. For [`Loader::load_into`] with memory that kernels may still use.
+    /// ended. For [`Loader::load_into`] with memory that kernels may still use. However long that takes: only
+    /// [`Loader::cancel`] ends the wait sooner, and leaves the device as it was.
     ///
     /// # Safety
     /// - `stream` is null or a live stream of the load's device until the loads of this loader have returned.

@@ -198,13 +198,14 @@ impl Session {
             cancel: job.loader.cancel.clone(),
             batches: self.cufile.driver().filter(|_| gds && batches),
             queue: (engine == Chosen::Queue).then_some(settled.depth),
-            after: job.loader.after,
+            after: job.loader.after.map(|stream| stream.pending(job.device)).transpose()?,
             measure: job.measure,
             touching: self.touching(job, toucher, plan.bytes, workers, cores),
             sums: sums.as_ref(),
         };
-        if compat && let Some(stream) = job.loader.after {
-            pipeline::wait_for_caller(job.device, stream)?;
+        // No copy of ours comes between the caller's work and reads that go straight into place.
+        if compat && let Some(pending) = &work.after {
+            pipeline::come_after(pending, &work.cancel, plan.bytes)?;
         }
         let proof = self.cufile.driver().filter(|_| gds).map(Proof::begin);
         let ahead = self.prefetch(&plan);

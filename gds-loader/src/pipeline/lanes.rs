@@ -3,12 +3,13 @@
 //! The ring is made when a piece first needs it: a load that goes by windows, or straight into place, pins nothing.
 
 use std::ffi::c_void;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use cuda_staging::{Device, Ring, RingOptions, SlotCopy, WindowRing};
+use cuda_staging::{Device, FilledSlot, Pending, Ring, SlotCopy, WindowRing};
 
 use super::piece::Landed;
 use super::tally::Tally;
+use super::work::{CancelToken, Work};
 use crate::error::{Error, Result};
 use crate::transport::RegisteredBuffer;
 
@@ -21,22 +22,34 @@ unsafe impl Send for CallerStream {}
 // SAFETY: as above: the handle is only copied and passed to the driver.
 unsafe impl Sync for CallerStream {}
 
-/// How long work of the caller's that a load must come after may take.
-const CALLER_LIMIT: Duration = Duration::from_secs(60);
+impl CallerStream {
+    /// The work that is on it now. On the thread of the call that was given it: some handles mean another stream on
+    /// another thread.
+    pub(crate) fn pending(self, device: &Device) -> cuda_staging::Result<Pending> {
+        // SAFETY: `after_stream` made its caller promise a live stream of this device.
+        unsafe { device.pending(self.0) }
+    }
+}
 
-/// Waits until the work pending on the caller's stream is over: for reads that no stream puts in order.
+/// Waits until the work pending on the caller's stream is over, however long that takes.
 pub(crate) fn wait_for_caller(device: &Device, stream: CallerStream) -> cuda_staging::Result<()> {
-    let mut ours = device.stream()?;
-    // SAFETY: `Loader::after_stream` made its caller promise a live stream of this device.
-    unsafe { ours.wait_for(stream.0) }?;
-    ours.synchronize(CALLER_LIMIT)
+    stream.pending(device)?.wait(|| true).map(drop)
+}
+
+/// Waits until the caller's work is over, however long that takes, or `cancel` is cancelled.
+///
+/// # Errors
+/// [`Error::Cancelled`], of a load that has placed nothing; those of the driver.
+pub(crate) fn come_after(pending: &Pending, cancel: &CancelToken, planned: u64) -> Result<()> {
+    match pending.wait(|| !cancel.is_cancelled())? {
+        true => Ok(()),
+        false => Err(Error::Cancelled { placed: 0, planned }),
+    }
 }
 
 /// The lanes of one worker.
 pub(super) struct Lanes<'w> {
-    device: &'w Device,
-    options: Option<RingOptions>,
-    after: Option<CallerStream>,
+    work: &'w Work<'w>,
     ring: Option<Ring>,
     /// Windows nobody uses.
     idle: Vec<RegisteredBuffer>,
@@ -44,13 +57,8 @@ pub(super) struct Lanes<'w> {
 }
 
 impl<'w> Lanes<'w> {
-    pub(super) fn new(
-        device: &'w Device,
-        options: Option<RingOptions>,
-        after: Option<CallerStream>,
-        windows: Vec<RegisteredBuffer>,
-    ) -> Self {
-        Self { device, options, after, ring: None, idle: windows, window_ring: None }
+    pub(super) fn new(work: &'w Work<'w>, windows: Vec<RegisteredBuffer>) -> Self {
+        Self { work, ring: None, idle: windows, window_ring: None }
     }
 
     /// The ring of pinned slots, made and pinned now where it does not exist yet.
@@ -58,11 +66,7 @@ impl<'w> Lanes<'w> {
         if self.ring.is_none() {
             let no_slots = || Error::Worker { reason: "a piece wants a slot and the plan has none".into() };
             let start = Instant::now();
-            let mut ring = self.device.ring(self.options.ok_or_else(no_slots)?)?;
-            if let Some(stream) = self.after {
-                // SAFETY: `Loader::after_stream` made its caller promise a live stream of this device.
-                unsafe { ring.wait_for(stream.0) }?;
-            }
+            let ring = self.work.device.ring(self.work.ring.ok_or_else(no_slots)?)?;
             tally.pin = start.elapsed();
             self.ring = Some(ring);
         }
@@ -111,20 +115,32 @@ impl<'w> Lanes<'w> {
         Ok(())
     }
 
+    /// Copies out of a slot, which the ring has until that is over.
+    pub(super) fn launch_slot(
+        &mut self,
+        slot: FilledSlot,
+        copies: Vec<SlotCopy>,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        self.come_after_caller()?;
+        Ok(self.ring(tally)?.launch(slot, copies)?)
+    }
+
     /// Copies out of a window, which has it until that is over.
     pub(super) fn launch_window(&mut self, window: RegisteredBuffer, copies: Vec<SlotCopy>) -> Result<()> {
+        self.come_after_caller()?;
         let ring = match &mut self.window_ring {
             Some(ring) => ring,
-            none => {
-                let mut ring = self.device.window_ring()?;
-                if let Some(stream) = self.after {
-                    // SAFETY: `Loader::after_stream` made its caller promise a live stream of this device.
-                    unsafe { ring.wait_for(stream.0) }?;
-                }
-                none.insert(ring)
-            }
+            none => none.insert(self.work.device.window_ring()?),
         };
         Ok(ring.launch(window, copies)?)
+    }
+
+    /// Waits for the work of the caller's that no destination is written before. What was read until then stays where it
+    /// is: a copy that waited on the device could not be called back.
+    fn come_after_caller(&self) -> Result<()> {
+        let Work { after, cancel, plan, .. } = self.work;
+        after.as_ref().map_or(Ok(()), |pending| come_after(pending, cancel, plan.bytes))
     }
 
     /// Waits for every copy.

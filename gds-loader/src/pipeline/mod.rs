@@ -34,7 +34,7 @@ use crate::transport::{PathKind, RegisteredBuffer};
 use batched::Batched;
 pub(crate) use depth::DepthRange;
 use lanes::Lanes;
-pub(crate) use lanes::{CallerStream, wait_for_caller};
+pub(crate) use lanes::{CallerStream, come_after, wait_for_caller};
 pub use measure::Measure;
 use piece::move_piece;
 use queued::Queued;
@@ -97,8 +97,10 @@ pub(crate) fn run(
         tally
     });
     tally.queues.depth = shared.depth_now.load(Ordering::Relaxed);
-    if let Some(error) = lock(&shared.failure).take() {
-        return Err(error);
+    match lock(&shared.failure).take() {
+        // Said below: who was cancelled while it waited does not know what the others placed.
+        Some(Error::Cancelled { .. }) | None => {}
+        Some(error) => return Err(error),
     }
     let (placed, planned) = (tally.placed, work.plan.bytes);
     if work.cancel.is_cancelled() && placed < planned {
@@ -120,7 +122,7 @@ fn worker(work: &Work<'_>, shared: &Shared) -> Tally {
 
 fn move_pieces(work: &Work<'_>, shared: &Shared, tally: &mut Tally) -> Result<()> {
     let windows = lock(&shared.windows).pop().unwrap_or_default();
-    let mut lanes = Lanes::new(work.device, work.ring, work.after, windows);
+    let mut lanes = Lanes::new(work, windows);
     if !work.measure.reads() {
         measure::copy_pieces(work, shared, &mut lanes, tally)?;
         return lanes.finish(tally);

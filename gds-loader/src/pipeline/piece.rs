@@ -130,7 +130,7 @@ pub(super) fn launch(
             } else {
                 scatter(stretches, parts)
             };
-            Ok(lanes.ring(tally)?.launch(filled, copies)?)
+            lanes.launch_slot(filled, copies, tally)
         }
         Landed::Window(window) => {
             let parts = match piece.landing {

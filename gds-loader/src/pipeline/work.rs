@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cuda_staging::{Device, RingOptions};
+use cuda_staging::{Device, Pending, RingOptions};
 
-use super::{CallerStream, DepthRange, Measure, Touching};
+use super::{DepthRange, Measure, Touching};
 use crate::cufile::Driver;
 use crate::manifest::Sums;
 use crate::plan::Plan;
@@ -61,8 +61,8 @@ pub(crate) struct Work<'a> {
     pub(crate) batches: Option<&'a Driver>,
     /// How many direct reads io_uring keeps in flight for each worker, to begin with and at most; `None` for one read a worker.
     pub(crate) queue: Option<DepthRange>,
-    /// A stream of the caller's whose pending work must end before the destination is written.
-    pub(crate) after: Option<CallerStream>,
+    /// Work of the caller's that must end before the destination is written.
+    pub(crate) after: Option<Pending>,
     /// How much of the load is done. Serial measurements have one worker.
     pub(crate) measure: Measure,
     /// Who touches the destination ahead of the reads.

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::code::{NOT_PERMITTED, Result, UNKNOWN};
+use crate::state::capture;
 use crate::sync::lock;
 use crate::{faults, process, state};
 
@@ -78,6 +79,7 @@ impl Call {
             }
             return Err(code);
         }
+        capture::permit(self.name)?;
         body()
     }
 }

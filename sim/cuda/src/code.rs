@@ -18,6 +18,7 @@ pub(crate) const UNSUPPORTED_LIMIT: Code = Code(215);
 pub(crate) const PEER_ACCESS_UNSUPPORTED: Code = Code(217);
 pub(crate) const OPERATING_SYSTEM: Code = Code(304);
 pub(crate) const INVALID_HANDLE: Code = Code(400);
+pub(crate) const ILLEGAL_STATE: Code = Code(401);
 pub(crate) const NOT_FOUND: Code = Code(500);
 pub(crate) const NOT_READY: Code = Code(600);
 pub(crate) const ILLEGAL_ADDRESS: Code = Code(700);
@@ -28,6 +29,12 @@ pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: Code = Code(712);
 pub(crate) const HOST_MEMORY_NOT_REGISTERED: Code = Code(713);
 pub(crate) const NOT_PERMITTED: Code = Code(800);
 pub(crate) const NOT_SUPPORTED: Code = Code(801);
+pub(crate) const STREAM_CAPTURE_UNSUPPORTED: Code = Code(900);
+pub(crate) const STREAM_CAPTURE_INVALIDATED: Code = Code(901);
+pub(crate) const STREAM_CAPTURE_UNMATCHED: Code = Code(903);
+pub(crate) const STREAM_CAPTURE_ISOLATION: Code = Code(905);
+pub(crate) const STREAM_CAPTURE_IMPLICIT: Code = Code(906);
+pub(crate) const CAPTURED_EVENT: Code = Code(907);
 pub(crate) const UNKNOWN: Code = Code(999);
 
 impl Code {

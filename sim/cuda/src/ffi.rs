@@ -66,6 +66,13 @@ impl<T> Out<T> {
     }
 }
 
+impl<T: Copy> Out<T> {
+    /// What is there already, of an argument that goes both ways.
+    pub(crate) fn get(self) -> Result<T> {
+        In(self.0.cast_const()).get()
+    }
+}
+
 impl Out<c_char> {
     /// Writes `text` and its terminator into a buffer of `capacity` bytes, cut where it is too short.
     pub(crate) fn set_text(self, text: &str, capacity: i32) -> Result {

@@ -41,6 +41,7 @@ pub(crate) fn initialise() -> Result {
         eprintln!("cuda-sim: invalid setting: {reason}");
         INVALID_VALUE
     })?;
+    std::thread::sleep(settings.init);
     if settings.devices.is_empty() {
         return Err(NO_DEVICE);
     }

@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) copy_latency: Duration,
     /// Random time of at most this much on top of it (`CUDA_SIM_JITTER_US`, none).
     pub(crate) jitter: Duration,
+    /// How long `cuInit` takes (`CUDA_SIM_INIT_US`, none).
+    pub(crate) init: Duration,
     /// Faults to inject (`CUDA_SIM_FAULT`).
     pub(crate) faults: Faults,
     /// Where the report goes at exit (`CUDA_SIM_REPORT`).
@@ -97,6 +99,7 @@ impl Settings {
             copy_bytes_per_second: speed.map(|gigabytes| gigabytes * 1e9),
             copy_latency: micros("CUDA_SIM_COPY_LATENCY_US")?,
             jitter: micros("CUDA_SIM_JITTER_US")?,
+            init: micros("CUDA_SIM_INIT_US")?,
             faults,
             report: value("CUDA_SIM_REPORT").map(PathBuf::from),
         })
@@ -220,6 +223,7 @@ mod tests {
             ("CUDA_SIM_COPY_GB_PER_S", "inf"),
             ("CUDA_SIM_COPY_LATENCY_US", "-1"),
             ("CUDA_SIM_JITTER_US", "x"),
+            ("CUDA_SIM_INIT_US", "x"),
             ("CUDA_SIM_FAULT", "cuMemAlloc"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();

@@ -1,7 +1,7 @@
 //! Events.
 
 use crate::call::api;
-use crate::code::{INVALID_HANDLE, NOT_READY, Result};
+use crate::code::{CAPTURED_EVENT, INVALID_HANDLE, NOT_READY, Result};
 use crate::ffi::{Handle, Out};
 use crate::state::event::{self, Event};
 use crate::state::{context, driver, stream};
@@ -37,6 +37,9 @@ api! {
 
     fn cuEventQuery(handle: Handle) {
         let event = event::find(handle)?;
+        if event.is_captured() {
+            return Err(CAPTURED_EVENT);
+        }
         let complete = event.is_complete();
         context::find(event.context)?.health.check()?;
         if complete { Ok(()) } else { Err(NOT_READY) }
@@ -44,6 +47,9 @@ api! {
 
     fn cuEventSynchronize(handle: Handle) {
         let event = event::find(handle)?;
+        if event.is_captured() {
+            return Err(CAPTURED_EVENT);
+        }
         if let Some(completion) = event.completion() {
             completion.wait();
         }

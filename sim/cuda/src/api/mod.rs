@@ -1,5 +1,6 @@
 //! The exported driver calls, one module per subject. Each is thin: arguments checked, then one call into the floors below.
 
+mod capture;
 mod context;
 mod copy;
 mod device;

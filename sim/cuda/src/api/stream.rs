@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::call::api;
-use crate::code::{ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Result};
+use crate::code::{
+    ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Result, STREAM_CAPTURE_ISOLATION,
+};
 use crate::engine::Work;
 use crate::ffi::{Address, Handle, HostFunction, Out};
 use crate::state::stream::{self, NON_BLOCKING, Stream};
@@ -88,8 +90,11 @@ api! {
 
     /// An event never recorded is no reason to wait.
     fn cuStreamWaitEvent(handle: Handle, event: Handle, _flags: u32) {
-        let stream = stream::find(handle)?;
-        match event::find(event)?.completion() {
+        let (stream, event) = (stream::find(handle)?, event::find(event)?);
+        if event.is_captured() {
+            return Err(STREAM_CAPTURE_ISOLATION);
+        }
+        match event.completion() {
             Some(completion) => stream.submit(Work::Wait(completion)),
             None => Ok(()),
         }
@@ -115,15 +120,6 @@ api! {
         id.set(stream::find_whatever_its_state(handle)?.handle)
     }
 
-    /// There is no capture: never capturing.
-    fn cuStreamIsCapturing(handle: Handle, status: Out<i32>) {
-        stream::find(handle)?;
-        status.set(0)
-    }
-
-    fn cuThreadExchangeStreamCaptureMode(mode: Out<i32>) {
-        mode.set(0)
-    }
 
     fn cuLaunchHostFunc(
         handle: Handle, function: Option<extern "C" fn(*mut c_void)>, argument: *mut c_void,

@@ -1,9 +1,10 @@
 //! Events.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::driver;
 use super::stream::Stream;
+use super::{capture, driver};
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, Result};
 use crate::engine::{Completion, Work};
 use crate::ledger::{Entry, Kind};
@@ -21,6 +22,8 @@ pub(crate) struct Event {
     flags: u32,
     /// The point of the last record; `None` before the first.
     recorded: Mutex<Option<Arc<Completion>>>,
+    /// Whether that was on a stream being captured: nothing can tell when it is over.
+    captured: AtomicBool,
     pub(crate) entry: Entry,
 }
 
@@ -31,7 +34,8 @@ impl Event {
         }
         let entry = Entry::open(Kind::Event, 0);
         let recorded = Mutex::default();
-        Ok(driver()?.events.insert(|handle| Self { handle, context, flags, recorded, entry }))
+        let captured = AtomicBool::new(false);
+        Ok(driver()?.events.insert(|handle| Self { handle, context, flags, recorded, captured, entry }))
     }
 
     /// Records the stream's work so far. Its time is taken when the stream gets there.
@@ -39,10 +43,15 @@ impl Event {
         if stream.context.handle != self.context {
             return Err(INVALID_HANDLE);
         }
+        self.captured.store(capture::is_capturing(stream), Ordering::Release);
         let completion = Completion::new();
         stream.submit(Work::Signal(Arc::clone(&completion)))?;
         *lock(&self.recorded) = Some(completion);
         Ok(())
+    }
+
+    pub(crate) fn is_captured(&self) -> bool {
+        self.captured.load(Ordering::Acquire)
     }
 
     /// The point of the last record.

@@ -1,5 +1,6 @@
 //! What the driver knows: devices, contexts, memory, pins, streams, events, pools.
 
+pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod event;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::context::{self, Context};
-use super::driver;
+use super::{capture, driver};
 use crate::code::{INVALID_HANDLE, Result};
 use crate::engine::{Queue, Work};
 use crate::ledger::{Entry, Kind};
@@ -56,7 +56,12 @@ impl Stream {
     /// Adds work. Work of the legacy default stream comes after everything submitted to the context's blocking streams, and
     /// theirs after everything submitted to it.
     pub(crate) fn submit(&self, work: Work) -> Result {
+        if capture::is_capturing(self) {
+            // Noted, and not done.
+            return Ok(());
+        }
         if self.legacy {
+            capture::permit_legacy(self)?;
             for other in self.context.streams()? {
                 if other.is_blocking() && !other.legacy && !other.queue.is_idle() {
                     self.queue.submit(Work::Wait(other.queue.mark()?))?;
@@ -80,6 +85,15 @@ impl Stream {
     pub(crate) fn synchronize(&self) -> Result {
         self.queue.drain()?;
         self.context.health.check()
+    }
+
+    /// Whether it is the same.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.queue, &other.queue)
+    }
+
+    pub(crate) fn is_legacy(&self) -> bool {
+        self.legacy
     }
 
     pub(crate) fn is_blocking(&self) -> bool {

@@ -181,6 +181,10 @@ driver! {
     cuStreamWaitEvent(stream: u64, event: u64, flags: u32) -> i32;
     cuStreamWaitValue32_v2(stream: u64, address: u64, value: u32, flags: u32) -> i32;
     cuStreamWriteValue32_v2(stream: u64, address: u64, value: u32, flags: u32) -> i32;
+    cuStreamBeginCapture_v2(stream: u64, mode: i32) -> i32;
+    cuStreamEndCapture(stream: u64, graph: &mut u64) -> i32;
+    cuStreamIsCapturing(stream: u64, status: &mut i32) -> i32;
+    cuThreadExchangeStreamCaptureMode(mode: &mut i32) -> i32;
     cuLaunchHostFunc(stream: u64, function: extern "C" fn(*mut c_void), argument: *mut c_void) -> i32;
     cuEventCreate(event: &mut u64, flags: u32) -> i32;
     cuEventDestroy_v2(event: u64) -> i32;
