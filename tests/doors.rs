@@ -372,6 +372,51 @@ fn a_save_waits_for_the_callers_stream() {
     });
 }
 
+/// As for loads: a save that is cancelled waits no longer, and the device is as it was.
+#[test]
+fn a_save_that_is_cancelled_waits_no_longer_for_the_callers_stream() {
+    let test = "a_save_that_is_cancelled_waits_no_longer_for_the_callers_stream";
+    on_simulator(test, &[], || {
+        let folder = folder::on_disk(test);
+        let device = Device::cuda(0).unwrap();
+        let mut stream = device.stream().unwrap();
+        let raw = stream.raw().unwrap();
+        let region = device.allocate(4000, 256).unwrap().freeze();
+        BUSY.store(true, Ordering::SeqCst);
+        // SAFETY: the stream lives, and the function takes no argument.
+        let code = unsafe {
+            cuda_staging::cudarc::driver::sys::cuLaunchHostFunc(raw.cast(), Some(busy), std::ptr::null_mut())
+        };
+        assert_eq!(code as u32, 0);
+        // SAFETY: the stream lives until the end of this test, and is the device's.
+        let after = unsafe { Saver::new().after_stream(raw) };
+        let save = |saver: &Saver, name: &str| {
+            let tensor = SaveTensor::new("a", Dtype::U8, [4000], region.clone()).unwrap();
+            saver.save([tensor], folder.path().join(name)).map(drop)
+        };
+        let token = CancelToken::new();
+        let cancelled = after.clone().cancel(token.clone());
+        thread::scope(|scope| {
+            let saving = scope.spawn(|| save(&cancelled, "cancelled.safetensors"));
+            thread::sleep(Duration::from_millis(100));
+            assert!(!saving.is_finished(), "the stream is busy still");
+            token.cancel();
+            let error = saving.join().unwrap().unwrap_err();
+            assert!(matches!(error, SaveError::Cancelled { written: 0, planned: 4000 }), "{error:?}");
+        });
+        device.health().unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was begun");
+        thread::scope(|scope| {
+            let saving = scope.spawn(|| save(&after, "saved.safetensors"));
+            thread::sleep(Duration::from_millis(100));
+            assert!(!saving.is_finished(), "the stream is busy still");
+            BUSY.store(false, Ordering::SeqCst);
+            saving.join().unwrap().unwrap();
+        });
+        stream.synchronize(Duration::from_secs(30)).unwrap();
+    });
+}
+
 /// Five thousand tensors of up to 40 bytes, empty ones among them, and longer ones on either side of the 4 MiB that are
 /// hashed at a time.
 fn of_every_length() -> File {

@@ -31,11 +31,6 @@ impl CallerStream {
     }
 }
 
-/// Waits until the work pending on the caller's stream is over, however long that takes.
-pub(crate) fn wait_for_caller(device: &Device, stream: CallerStream) -> cuda_staging::Result<()> {
-    stream.pending(device)?.wait(|| true).map(drop)
-}
-
 /// Waits until the caller's work is over, however long that takes, or `cancel` is cancelled.
 ///
 /// # Errors

@@ -34,7 +34,7 @@ use crate::transport::{PathKind, RegisteredBuffer};
 use batched::Batched;
 pub(crate) use depth::DepthRange;
 use lanes::Lanes;
-pub(crate) use lanes::{CallerStream, come_after, wait_for_caller};
+pub(crate) use lanes::{CallerStream, come_after};
 pub use measure::Measure;
 use piece::move_piece;
 use queued::Queued;

@@ -153,7 +153,8 @@ impl Saver {
     }
 
     /// Reads no tensor before the work pending on this CUDA stream (`CUstream`; null is the default stream) has ended: the
-    /// kernels and copies that still write them, on their device or in host memory. Where none is on a device, a save is refused.
+    /// kernels and copies that still write them, on their device or in host memory. However long that takes: only [`Saver::cancel`]
+    /// ends the wait sooner, and leaves the device as it was. Where no tensor is on a device, a save is refused.
     ///
     /// # Safety
     /// - `stream` is null or a live stream of the tensors' device until the saves of this saver have ended, those in the background

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use cuda_staging::{Device, RegionMut};
+use cuda_staging::{Device, Pending, RegionMut};
 
 use super::asynchronous::Lent;
 use super::durable::{self, Kernel, Publication, System, Target};
@@ -20,7 +20,6 @@ use crate::cufile::RegisteredBuffer;
 use crate::error::Error;
 use crate::format::write::{NewTensor, header};
 use crate::format::{Dtype, Name, Shape, WriteFault};
-use crate::pipeline::wait_for_caller;
 use crate::policy::{Backend, CuFilePaths, Verdict, WriteProof, windows};
 use crate::report::{DeviceReport, GdsProof, GdsReport, Intervals, gb_per_s};
 use crate::transport::PathKind;
@@ -84,6 +83,8 @@ pub(super) struct Session<'a> {
     places: Vec<(Box<str>, usize)>,
     start: Instant,
     stages: SaveStages,
+    /// Work of the caller's that may still write the tensors.
+    after: Option<Pending>,
 }
 
 impl<'a> Session<'a> {
@@ -144,6 +145,8 @@ impl<'a> Session<'a> {
             let images = headers.into_iter().zip(groups);
             Ok::<_, SaveError>(images.map(|(header, group)| Image { header, tensors: take(group) }).collect())
         })?;
+        // On this thread: some handles mean another stream on another thread.
+        let after = options.after.map(|stream| stream.pending(&device)).transpose()?;
         let stages = SaveStages { plan_s: start.elapsed().as_secs_f64(), ..SaveStages::default() };
         Ok(Self {
             options: options.clone(),
@@ -157,17 +160,17 @@ impl<'a> Session<'a> {
             places,
             start,
             stages,
+            after,
         })
     }
 
-    /// Waits for the caller's stream where it may still write host memory, which no copy of ours puts in its order.
-    fn wait_for_caller(&self) -> Result<(), SaveError> {
-        let mut tensors = self.images.get().iter().flat_map(|image| &image.tensors);
-        match self.options.after {
-            Some(stream) if tensors.any(|tensor| tensor.host().is_some()) => {
-                Ok(wait_for_caller(&self.device, stream)?)
-            }
-            _ => Ok(()),
+    /// Waits until the caller's work that may still write the tensors is over, however long that takes, or until the save is
+    /// cancelled.
+    fn wait_for_caller(&mut self) -> Result<(), SaveError> {
+        let Some(pending) = self.after.take() else { return Ok(()) };
+        match pending.wait(|| !self.options.cancel.is_cancelled())? {
+            true => Ok(()),
+            false => Err(SaveError::Cancelled { written: 0, planned: self.bytes }),
         }
     }
 
@@ -178,12 +181,10 @@ impl<'a> Session<'a> {
     pub(super) fn snapshot(mut self) -> Result<Self, SaveError> {
         let start = Instant::now();
         self.wait_for_caller()?;
-        let (device, after) = (&self.device, self.options.after);
-        let copies = self.images.try_map(|images| snapshot::take(images, device, after))?;
+        let device = &self.device;
+        let copies = self.images.try_map(|images| snapshot::take(images, device))?;
         // A hold that nobody waits for.
         self.images = copies.anew();
-        // Nothing on the caller's stream writes the copies.
-        self.options.after = None;
         self.stages.plan_s += start.elapsed().as_secs_f64();
         Ok(self)
     }
@@ -196,7 +197,7 @@ impl<'a> Session<'a> {
         self.carry_out_by(Arc::new(Kernel))
     }
 
-    pub(super) fn carry_out_by(self, system: Arc<dyn System>) -> Result<SaveReport, SaveError> {
+    pub(super) fn carry_out_by(mut self, system: Arc<dyn System>) -> Result<SaveReport, SaveError> {
         self.wait_for_caller()?;
         let Self { options, path, device, images, lens, mut stages, .. } = self;
         let lap = Instant::now();
@@ -236,7 +237,6 @@ impl<'a> Session<'a> {
             bytes: self.bytes,
             on_progress: options.on_progress.clone(),
             cancel: options.cancel.clone(),
-            after: options.after,
         };
         let proof = cufile.driver().filter(|_| !windows.is_empty()).map(WriteProof::begin);
         let mut tally = write::run(&work, images, extent, deal(windows, workers))?;

@@ -4,7 +4,6 @@ use cuda_staging::{Device, Region, RegionMut, SlotFetch, WindowRing};
 
 use super::error::SaveError;
 use super::write::{Bytes, Image};
-use crate::pipeline::CallerStream;
 
 /// Alignment of a copy's beginning, in bytes: what vectorised copies like.
 const ALIGNMENT: u64 = 256;
@@ -13,11 +12,7 @@ const ALIGNMENT: u64 = 256;
 ///
 /// # Errors
 /// [`SaveError::Snapshot`] where memory does not suffice; those of the device.
-pub(super) fn take(
-    images: Vec<Image<'_>>,
-    device: &Device,
-    after: Option<CallerStream>,
-) -> Result<Vec<Image<'static>>, SaveError> {
+pub(super) fn take(images: Vec<Image<'_>>, device: &Device) -> Result<Vec<Image<'static>>, SaveError> {
     let sources = || images.iter().flat_map(|image| &image.tensors);
     let mut on_device = Copies::default();
     let mut on_host = Copies::default();
@@ -25,7 +20,7 @@ pub(super) fn take(
         let space = if source.host().is_some() { &mut on_host } else { &mut on_device };
         space.place(source.len());
     }
-    let device_copy = on_device.copy_on_device(sources(), device, after)?;
+    let device_copy = on_device.copy_on_device(sources(), device)?;
     let host_copy = on_host.copy_on_host(sources())?;
 
     let (mut device_places, mut host_places) = (on_device.places.iter(), on_host.places.iter());
@@ -62,7 +57,6 @@ impl Copies {
         &self,
         sources: impl Iterator<Item = &'s Bytes<'s>>,
         device: &Device,
-        after: Option<CallerStream>,
     ) -> Result<Region, SaveError> {
         if self.len == 0 {
             return Ok(RegionMut::from_vec(Vec::new()).freeze());
@@ -77,10 +71,6 @@ impl Copies {
             .map(|(from, &offset)| SlotFetch { slot_offset: offset as usize, from: from.clone() })
             .collect();
         let mut ring: WindowRing<RegionMut> = device.window_ring()?;
-        if let Some(stream) = after {
-            // SAFETY: `Saver::after_stream` made its caller promise a live stream of this device.
-            unsafe { ring.wait_for(stream.0) }?;
-        }
         ring.launch_fetch(window, fetches)?;
         let window = ring.take_back()?;
         Ok(window.ok_or_else(|| SaveError::Worker { reason: "the snapshot is gone".into() })?.freeze())

@@ -25,7 +25,7 @@ pub(crate) use route::Route;
 
 use super::error::SaveError;
 use crate::cufile::RegisteredBuffer;
-use crate::pipeline::{CallerStream, CancelToken, OnProgress};
+use crate::pipeline::{CancelToken, OnProgress};
 use crate::report::PathBytes;
 use extent::Extent;
 use worker::Worker;
@@ -43,8 +43,6 @@ pub(crate) struct Work<'w> {
     pub(crate) bytes: u64,
     pub(crate) on_progress: Option<OnProgress>,
     pub(crate) cancel: CancelToken,
-    /// A stream of the caller's whose pending work must end before tensors are read.
-    pub(crate) after: Option<CallerStream>,
 }
 
 /// What the workers did, added up.

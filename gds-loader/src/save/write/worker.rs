@@ -224,11 +224,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             Some(ring) => ring,
             None => {
                 let start = Instant::now();
-                let mut ring = self.work.device.ring(self.work.ring)?;
-                if let Some(stream) = self.work.after {
-                    // SAFETY: `Saver::after_stream` made its caller promise a live stream of this device.
-                    unsafe { ring.wait_for(stream.0) }?;
-                }
+                let ring = self.work.device.ring(self.work.ring)?;
                 self.tally.pin = start.elapsed();
                 ring
             }
@@ -240,14 +236,7 @@ impl<'w, 'a> Worker<'w, 'a> {
     fn window_ring(&mut self) -> Result<&mut WindowRing<RegisteredBuffer>, SaveError> {
         let ring = match self.window_ring.take() {
             Some(ring) => ring,
-            None => {
-                let mut ring = self.work.device.window_ring()?;
-                if let Some(stream) = self.work.after {
-                    // SAFETY: as for the slots.
-                    unsafe { ring.wait_for(stream.0) }?;
-                }
-                ring
-            }
+            None => self.work.device.window_ring()?,
         };
         Ok(self.window_ring.insert(ring))
     }
