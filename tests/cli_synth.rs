@@ -295,8 +295,11 @@ fn what_a_killed_one_left_goes_with_the_next_and_a_living_one_is_left_alone() {
 #[test]
 fn one_of_several_at_once_writes() {
     let folder = tempfile::tempdir().unwrap();
-    let start =
-        || gds().args(["synth", "--size", "100MB", "--shards", "2"]).arg(folder.path()).spawn().unwrap();
+    let start = || {
+        let mut child = gds();
+        child.args(["synth", "--size", "100MB", "--shards", "2"]).arg(folder.path());
+        child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
     let mut children = [start(), start(), start(), start()];
     let written =
         children.iter_mut().filter_map(|child| child.wait().unwrap().code().filter(|code| *code == 0));
