@@ -38,15 +38,9 @@ pub(crate) fn remove_dead(parent: &Path, prefix: &str) -> Option<PathBuf> {
     let of_prefix = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
     };
-    let mut living = None;
-    for folder in entries.map(|entry| entry.path()).filter(of_prefix) {
-        match examine(&folder) {
-            Ok(true) => living = Some(folder),
-            // No temporary folder of ours, or not removed: neither stops anybody.
-            Ok(false) | Err(_) => {}
-        }
-    }
-    living
+    let folders = entries.map(|entry| entry.path()).filter(of_prefix);
+    // What is not provably one of ours, and what is not removed, stops nobody.
+    folders.filter(|folder| examine(folder).unwrap_or(false)).last()
 }
 
 /// Removes a folder of the dead; whether it is of the living.
