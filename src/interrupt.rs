@@ -3,12 +3,16 @@
 //! `Drop` does not run when a signal ends the process, so temporary folders are also listed here, and a handler (for SIGINT, SIGTERM
 //! and SIGHUP) removes them before it ends the process with the shell's code for an interrupt.
 
+use std::fs::{File, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use tempfile::TempDir;
+
+use crate::leftovers;
 
 /// How often the removal of a folder is tried.
 const TRIES: u32 = 1000;
@@ -19,27 +23,34 @@ const INTERRUPTED: i32 = 130;
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static HANDLER: Once = Once::new();
 
-/// A folder that goes, with all it holds, when this is dropped or the process is interrupted.
+/// A folder that goes, with all it holds, when this is dropped or the process is interrupted, or, after a kill, by
+/// [`leftovers::remove_dead`].
 #[derive(Debug)]
 pub(crate) struct TemporaryFolder {
     // Fields drop in this order: the folder is removed first and unlisted then.
     folder: TempDir,
     _listed: Listed,
+    _living: File,
 }
 
 impl TemporaryFolder {
-    /// Makes a folder of a new name, which begins with `prefix`, in `parent`.
+    /// Makes a folder of a new name, which begins with `prefix`, in `parent`, for this user alone.
     pub(crate) fn new_in(parent: &Path, prefix: &str) -> io::Result<Self> {
         HANDLER.call_once(|| {
             // Without a handler the signal keeps its usual meaning: it ends the process, and the folder stays.
             let _ = ctrlc::set_handler(remove_and_exit);
         });
-        // Listed as it is made: an interrupt in between would not know of it.
-        let mut folders = folders();
-        let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;
-        folders.push(folder.path().to_owned());
-        let listed = Listed(folder.path().to_owned());
-        Ok(Self { folder, _listed: listed })
+        loop {
+            // Listed as it is made: an interrupt in between would not know of it.
+            let mut folders = folders();
+            let private = Permissions::from_mode(0o700);
+            let folder = tempfile::Builder::new().prefix(prefix).permissions(private).tempdir_in(parent)?;
+            if let Some(living) = leftovers::mark(folder.path())? {
+                folders.push(folder.path().to_owned());
+                let listed = Listed(folder.path().to_owned());
+                return Ok(Self { folder, _listed: listed, _living: living });
+            }
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -4,6 +4,7 @@
 mod cli;
 mod ending;
 mod interrupt;
+mod leftovers;
 mod synthetic;
 
 pub use cli::{Exit, run};

@@ -11,5 +11,6 @@ fn main() -> ExitCode {
         unsafe { std::env::set_var(CUFILE_LOG, "/dev/null") };
     }
     gds_loader::raise_descriptor_limit();
+    gds_loader::refuse_writes_beyond_the_limit();
     gds::run(std::env::args_os()).into()
 }

@@ -60,3 +60,20 @@ fn an_interrupt_removes_the_checkpoint() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(names_in(parent.path()).is_empty());
 }
+
+#[test]
+fn what_a_killed_demo_left_goes_with_the_next() {
+    let parent = tempfile::tempdir().unwrap();
+    let mut child = gds().args(["demo", "--size", "2GB", "--dir"]).arg(parent.path()).spawn().unwrap();
+    let start = Instant::now();
+    // The lock that marks it, and what is written into it.
+    while !names_in(parent.path()).iter().any(|name| names_in(&parent.path().join(name)).len() > 1) {
+        assert!(start.elapsed() < Duration::from_secs(30) && child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(names_in(parent.path()).len(), 1);
+    run("demo --size 100kB --dir", &[parent.path()]).ok();
+    assert!(names_in(parent.path()).is_empty());
+}

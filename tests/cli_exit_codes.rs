@@ -4,9 +4,10 @@ mod cli_support;
 
 use std::fs::File;
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use cli_support::{gds, run, synth};
+use cli_support::{gds, names_in, run, synth};
+use test_support::process;
 
 #[test]
 fn help_and_version_are_done() {
@@ -129,4 +130,31 @@ fn an_output_that_cannot_be_written_is_1() {
     let output = gds().arg("inspect").arg(folder.path()).stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("standard output"));
+}
+
+#[test]
+fn a_limit_on_files_lengths_is_1_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    synth(&model, "--size 100kB");
+    let files = |path: &std::path::Path| names_in(path).join(" ");
+    let before = (files(folder.path()), files(&model));
+    for line in [
+        "synth new --size 1MB",
+        "synth model --size 1MB",
+        "demo --size 1MB --dir .",
+        "bench model --device cpu --rounds 1 --backend buffered --plot plot.svg",
+        "save --device cpu model new.safetensors",
+        "verify model --write-manifest",
+        "inspect --json model",
+    ] {
+        let script = format!("ulimit -f 1; exec \"$0\" {line} >output");
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &script, env!("CARGO_BIN_EXE_gds")]).current_dir(folder.path());
+        let ended = process::run(&mut limited, process::LIMIT);
+        assert!(ended.code() == Some(1) && ended.stderr.contains("ulimit -f"), "{line}: {ended}");
+        std::fs::remove_file(folder.path().join("output")).unwrap();
+        std::fs::remove_file(folder.path().join("plot.svg")).ok();
+        assert_eq!((files(folder.path()), files(&model)), before, "{line}");
+    }
 }

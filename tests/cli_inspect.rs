@@ -141,6 +141,30 @@ fn a_message_about_a_file_cannot_steer_the_terminal_or_forge_a_line() {
     assert!(run.code() == Some(1) && run.stderr().len() < 2000, "{}", run.stderr().len());
 }
 
+/// Paths of shards are of the index's making, and the numbers of a set of whoever named its files.
+#[test]
+fn a_message_about_paths_is_short_and_of_our_own_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let index = folder.path().join("model.safetensors.index.json");
+    for shard in ["x".repeat(20_000_000), "y/".repeat(1_000_000) + "z", "a\\n  forged\\n".to_owned()] {
+        std::fs::write(&index, format!("{{\"weight_map\": {{\"a\": \"{shard}\"}}}}")).unwrap();
+        for command in ["inspect", "load --device cpu", "verify"] {
+            let run = run(command, &[folder.path()]);
+            let said = run.stderr();
+            assert!(run.code() == Some(1) && said.len() < 3000, "{}", said.len());
+            assert!(said.contains("model.safetensors.index.json") && said.lines().count() == 2, "{said}");
+        }
+    }
+    std::fs::remove_file(&index).unwrap();
+    for number in (1..3000).step_by(2) {
+        std::fs::write(folder.path().join(format!("model-{number:05}-of-03000.safetensors")), "").unwrap();
+    }
+    let run = run("inspect", &[folder.path()]);
+    let said = run.stderr();
+    assert!(said.contains("without number 2, 4, 6") && said.contains("and 1480 more"), "{said}");
+    assert!(said.len() < 1000, "{said}");
+}
+
 /// Texts that would cost more than they are long, if anything in reading them were square in their length or deep in calls.
 #[test]
 fn little_memory_and_time_are_enough_to_refuse_a_hostile_header() {

@@ -5,6 +5,7 @@ mod cli_support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use cli_support::{gds, keys, names_in, run, synth};
@@ -258,4 +259,64 @@ fn an_interrupt_leaves_nothing_behind() {
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(names_in(folder.path()).is_empty());
+}
+
+/// A folder within `folder`, with a file in it, once there is one.
+#[track_caller]
+fn staged(folder: &Path, child: &mut Child) -> String {
+    let start = Instant::now();
+    loop {
+        let within =
+            |name: &String| names_in(&folder.join(name)).iter().any(|file| file.starts_with("model"));
+        if let Some(name) = names_in(folder).into_iter().find(within) {
+            return name;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30) && child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_a_killed_one_left_goes_with_the_next_and_a_living_one_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = gds().args(["synth", "--size", "3GB"]).arg(folder.path()).spawn().unwrap();
+    let staging = staged(folder.path(), &mut child);
+    for line in ["synth --size 1MB", "synth --size 1MB --force"] {
+        run(line, &[folder.path()]).fails(1, &["another `gds synth` is writing into", &staging]);
+    }
+    assert!(child.try_wait().unwrap().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(names_in(folder.path()), [staging]);
+    synth(folder.path(), "--size 1MB");
+    assert_eq!(names_in(folder.path()), ["model.safetensors"]);
+}
+
+#[test]
+fn one_of_several_at_once_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        let mut child = gds();
+        child.args(["synth", "--size", "100MB", "--shards", "2"]).arg(folder.path());
+        child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut children = [start(), start(), start(), start()];
+    let written =
+        children.iter_mut().filter_map(|child| child.wait().unwrap().code().filter(|code| *code == 0));
+    assert!(written.count() >= 1);
+    let report = run("inspect --json", &[folder.path()]).json();
+    assert_eq!(names_in(folder.path()).len(), 3, "{report}");
+}
+
+/// As `flock DIR gds synth DIR` does.
+#[test]
+fn a_lock_of_others_on_the_folder_stops_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = std::fs::File::open(folder.path()).unwrap();
+    lock.lock().unwrap();
+    synth(folder.path(), "--size 100kB");
+    // A temporary folder without the mark of its maker is not provably one.
+    std::fs::create_dir(folder.path().join(".gds-synth-theirs")).unwrap();
+    synth(folder.path(), "--size 100kB");
+    assert_eq!(names_in(folder.path()), [".gds-synth-theirs", "model.safetensors"]);
 }

@@ -57,6 +57,20 @@ pub fn memory_limit_below(root: &Path) -> Option<u64> {
         .min()
 }
 
+/// What the process's own limits let it map, in words; `None` where it has no such limits.
+pub(crate) fn mappable(root: &Path) -> Option<String> {
+    let limits = fs::read_to_string(root.join("proc/self/limits")).ok()?;
+    let finite = |name| {
+        limits
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok())
+    };
+    let each =
+        [("Max address space", "of address space (ulimit -v)"), ("Max data size", "of data (ulimit -d)")];
+    let words = each.into_iter().filter_map(|(name, what)| Some(format!("{} bytes {what}", finite(name)?)));
+    Some(words.collect::<Vec<_>>().join(" and ")).filter(|words| !words.is_empty())
+}
+
 /// The names of one version's files, and where the hierarchy is mounted.
 struct Hierarchy {
     mount: PathBuf,
@@ -146,6 +160,27 @@ mod tests {
             fs::write(folder.join("hpage_pmd_size"), size).unwrap();
             assert_eq!(huge_page_size_below(root.path()), expected, "{enabled} {size}");
         }
+    }
+
+    #[test]
+    fn the_processs_own_limits_are_told_where_there_are_any() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(mappable(root.path()), None);
+        fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        let told = |data: &str, addresses: &str| {
+            let text = format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max data size             {data:<20} unlimited            bytes     \n\
+                 Max stack size            8388608              unlimited            bytes     \n\
+                 Max address space         {addresses:<20} unlimited            bytes     \n"
+            );
+            fs::write(root.path().join("proc/self/limits"), text).unwrap();
+            mappable(root.path())
+        };
+        assert_eq!(told("unlimited", "unlimited"), None);
+        assert_eq!(told("unlimited", "157286400").unwrap(), "157286400 bytes of address space (ulimit -v)");
+        let both = "2 bytes of address space (ulimit -v) and 1 bytes of data (ulimit -d)";
+        assert_eq!(told("1", "2").unwrap(), both);
     }
 
     #[test]

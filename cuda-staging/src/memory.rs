@@ -5,6 +5,7 @@
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::error::{Error, Result};
-use crate::limits::{huge_page_size, page_size};
+use crate::limits::{huge_page_size, mappable, page_size};
 
 /// What a mapping is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,12 @@ impl HostMemory {
         let out_of_memory = |errno: Errno| Error::OutOfMemory {
             call: "mmap",
             code: errno.raw_os_error(),
-            doing: format!("allocating {len} bytes of host memory"),
+            doing: match mappable(Path::new("/")) {
+                None => format!("allocating {len} bytes of host memory"),
+                Some(words) => {
+                    format!("allocating {len} bytes of host memory (this process may have {words})")
+                }
+            },
             requested: len as u64,
             free: None,
         };

@@ -32,6 +32,7 @@
 mod bindings;
 
 mod api;
+mod elf;
 mod load;
 mod search;
 mod statistics;

@@ -16,6 +16,7 @@ use libc::{RTLD_LOCAL, RTLD_NODELETE, RTLD_NOLOAD, RTLD_NOW};
 use libloading::os::unix::Library;
 
 use crate::api::Api;
+use crate::elf::cut_short;
 use crate::search::{self, Candidate, LIBRARY_VARIABLE, Surroundings};
 
 /// A name that was tried, and why it did not serve.
@@ -118,7 +119,13 @@ impl Api {
             let (name, flags) = match &candidate {
                 Candidate::Name(name) => (OsStr::new(name), FLAGS),
                 Candidate::Loaded(name) => (OsStr::new(name), FLAGS | RTLD_NOLOAD),
-                Candidate::File(path) => (path.as_os_str(), FLAGS),
+                Candidate::File(path) => match cut_short(path) {
+                    None => (path.as_os_str(), FLAGS),
+                    Some(reason) => {
+                        attempts.push(Attempt { name: path.to_string_lossy().into_owned(), reason });
+                        continue;
+                    }
+                },
                 Candidate::Nothing(name, reason) => {
                     attempts.push(Attempt { name: name.clone(), reason: (*reason).into() });
                     continue;
@@ -140,7 +147,8 @@ impl Api {
                     name: name.to_string_lossy().into_owned(),
                     reason:
                         "not looked up by name, since LD_LIBRARY_PATH has an empty or relative entry, which \
-                             means the working directory, or one of stubs; and not loaded already"
+                             means the working directory, or one of stubs, or a file of that name is cut short; and not \
+                             loaded already"
                             .into(),
                 }),
             }
@@ -159,6 +167,10 @@ impl Api {
     pub unsafe fn load_from(path: &Path) -> Result<Api, LoadError> {
         if !path.is_absolute() {
             return Err(LoadError::RelativePath { path: path.into() });
+        }
+        if let Some(reason) = cut_short(path) {
+            let name = path.to_string_lossy().into_owned();
+            return Err(LoadError::NotFound { attempts: vec![Attempt { name, reason }] });
         }
         // SAFETY: by the caller's first promise.
         let library = unsafe { open(path.as_os_str(), FLAGS) }

@@ -4,11 +4,14 @@
 //! decide what code runs. So relative paths are refused, and where `LD_LIBRARY_PATH` has an empty or relative entry,
 //! which the dynamic linker takes for the working directory, the library is not looked up by name but in the absolute
 //! entries and the well-known folders alone. So it is where an entry is a folder of stubs, which are there to be linked
-//! against: they have every function, and none does anything.
+//! against: they have every function, and none does anything. And so it is where a folder has a file of these names that is cut
+//! short: the linker would take the first it finds, and with it the process would end.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+
+use crate::elf::cut_short;
 
 /// The environment variable that names the library to load, by an absolute path; no other is then tried.
 pub const LIBRARY_VARIABLE: &str = "GDS_CUFILE_LIBRARY";
@@ -61,7 +64,11 @@ impl Surroundings<'_> {
         };
         let absolute = entries.iter().filter(|entry| entry.starts_with(b"/") && safe(entry));
         let absolute = absolute.map(|entry| Path::new(OsStr::from_bytes(entry)));
-        if path.is_empty() || entries.iter().all(safe) {
+        let well_known = self.cuda_folders().into_iter().chain(self.system_folders());
+        let mut folders = absolute.clone().map(Path::to_owned).chain(well_known);
+        let are_whole =
+            folders.all(|folder| NAMES.iter().all(|name| cut_short(&folder.join(name)).is_none()));
+        if (path.is_empty() || entries.iter().all(safe)) && are_whole {
             // The linker looks no further than the first file of a name, whatever it is.
             let files = absolute.map(in_folder).filter(|found| matches!(found, Candidate::File(_)));
             return NAMES.map(Candidate::Name).into_iter().chain(files).collect();

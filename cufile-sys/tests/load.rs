@@ -63,6 +63,31 @@ fn a_file_that_is_no_library_is_not_found() {
     assert!(error.to_string().contains("invalid ELF header"), "{error}");
 }
 
+/// The dynamic linker would map what is not there, and the process would end by a signal.
+#[test]
+fn a_library_cut_short_anywhere_is_not_opened() {
+    let scratch = on_disk("cut");
+    let whole = scratch.path().join("libcufile.so.0");
+    stand_in(&whole, all_names(), None);
+    let bytes = std::fs::read(&whole).unwrap();
+    let mut refused = 0;
+    for len in (0..bytes.len()).step_by(256) {
+        let path = scratch.path().join(format!("{len}.so"));
+        std::fs::write(&path, &bytes[..len]).unwrap();
+        match load(&path) {
+            Err(LoadError::NotFound { attempts }) => {
+                refused +=
+                    usize::from(attempts[0].reason.contains(&format!("cut short: it has {len} bytes of")));
+            }
+            // What is not mapped may be missing.
+            Ok(_) => assert!(len > bytes.len() / 2, "{len}"),
+            Err(other) => panic!("{len}: {other}"),
+        }
+    }
+    assert!(refused > 5, "{refused}");
+    assert!(load(&whole).is_ok());
+}
+
 #[test]
 fn a_foreign_library_lacks_a_symbol() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -284,7 +309,14 @@ fn the_first_that_is_a_libcufile_counts() {
     if let Err(reason) = alone {
         assert!(reason.contains("undefined symbol: shm_of_nobody"), "{reason}");
     }
-    for first in ["stubs", "foreign", "text", "broken", "nothing"] {
+    std::fs::create_dir(folder.join("cut")).unwrap();
+    let beginning = &std::fs::read(&good).unwrap()[..3000];
+    std::fs::write(folder.join("cut/libcufile.so.0"), beginning).unwrap();
+    let cut = search(folder, &[("LD_LIBRARY_PATH", folder.join("cut").to_str().unwrap())]);
+    if let Err(reason) = cut {
+        assert!(reason.contains("cut/libcufile.so.0: is cut short: it has 3000 bytes"), "{reason}");
+    }
+    for first in ["stubs", "foreign", "text", "broken", "cut", "nothing"] {
         let path = format!("{}:{}", folder.join(first).display(), folder.join("good").display());
         assert_eq!(search(folder, &[("LD_LIBRARY_PATH", &path)]), Ok(good.clone()), "{first}");
     }

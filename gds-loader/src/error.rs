@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::cufile::CuFileError;
+use crate::format::Shown;
 use crate::manifest::Difference;
 use crate::source::SourceError;
 use crate::transport::{PathKind, ReadCause};
@@ -19,7 +20,7 @@ pub enum Error {
     Source(#[from] SourceError),
 
     /// The path that was asked for cannot serve here. Falling back is the caller's choice: ask for `auto`.
-    #[error("{path} cannot be loaded by {by}: {reason}; use --backend auto to let another path serve", path = path.display())]
+    #[error("{path} cannot be loaded by {by}: {reason}; use --backend auto to let another path serve", path = Shown(path))]
     Unavailable {
         /// The file, or the model where no path could serve any.
         path: PathBuf,
@@ -39,7 +40,7 @@ pub enum Error {
     /// The bytes of a file could not be read.
     #[error(
         "{path}: reading {expected} bytes by {by}: {got} arrived, then at offset {offset}: {cause}",
-        path = path.display(),
+        path = Shown(path),
         cause = Cause(source.as_ref())
     )]
     Read {
@@ -58,7 +59,7 @@ pub enum Error {
     },
 
     /// A file changed its length between its header being read and its last byte arriving.
-    #[error("{path}: was {expected} bytes long when opened and is {found} now; it changed while being loaded: load it again", path = path.display())]
+    #[error("{path}: was {expected} bytes long when opened and is {found} now; it changed while being loaded: load it again", path = Shown(path))]
     Changed {
         /// The file.
         path: PathBuf,
@@ -69,7 +70,7 @@ pub enum Error {
     },
 
     /// A file was written to, at the same length, between its header being read and its last byte arriving.
-    #[error("{path}: was written to while being loaded, so its bytes may be of two versions: load it again when its writer is done", path = path.display())]
+    #[error("{path}: was written to while being loaded, so its bytes may be of two versions: load it again when its writer is done", path = Shown(path))]
     Rewritten {
         /// The file.
         path: PathBuf,
@@ -118,7 +119,7 @@ pub enum Error {
     },
 
     /// The model is not the one that its manifest was made from. Nothing of the load is visible.
-    #[error("{}: {}", path.display(), Differences(differences))]
+    #[error("{}: {}", Shown(path), Differences(differences))]
     Manifest {
         /// The model.
         path: PathBuf,

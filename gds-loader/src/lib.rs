@@ -42,7 +42,7 @@ pub use cufile_sys::HEADER_VERSION as CUFILE_HEADER_VERSION;
 
 pub use error::{Error, ErrorKind, Result};
 #[doc(hidden)]
-pub use limits::raise_descriptor_limit;
+pub use limits::{file_size_limit, raise_descriptor_limit, refuse_writes_beyond_the_limit};
 pub use load::{Destination, Loader};
 pub use model::{Model, Tensor};
 pub use pipeline::{CancelToken, Measure, Progress};

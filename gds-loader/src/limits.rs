@@ -21,9 +21,17 @@ fn finite(limit: libc::rlim_t) -> Option<u64> {
     (limit != libc::RLIM_INFINITY).then_some(limit)
 }
 
-/// The length that a file may have which is written; `None` where there is no limit.
-pub(crate) fn file_size() -> Option<u64> {
+/// The length in bytes that a file may have which is written; `None` where there is no limit.
+#[doc(hidden)]
+pub fn file_size_limit() -> Option<u64> {
     finite(limits(libc::RLIMIT_FSIZE)?.rlim_cur)
+}
+
+/// Makes a write beyond [`file_size_limit`] fail, as any other that is refused; else it ends the process by a signal.
+#[doc(hidden)]
+pub fn refuse_writes_beyond_the_limit() {
+    // SAFETY: an ignored signal runs no code, and SIGXFSZ has no other use than the one given up here.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// How many files may be open at once; `None` where there is no limit.

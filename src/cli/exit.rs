@@ -46,7 +46,7 @@ pub(crate) fn report(error: &anyhow::Error) -> Exit {
         return Exit::Done;
     }
     // Nothing is left to be told if standard error is closed too.
-    let _ = writeln!(io::stderr(), "error: {}", printable_lines(&message(error), LIST));
+    let _ = writeln!(io::stderr(), "error: {}{}", printable_lines(&message(error), LIST), advice(error));
     of(error)
 }
 
@@ -89,6 +89,15 @@ fn message(error: &anyhow::Error) -> String {
             message.push_str(&cause);
         }
         message
+    })
+}
+
+/// What to do about a limit that the system's words do not name.
+fn advice(error: &anyhow::Error) -> String {
+    let is_too_large = |cause: &io::Error| cause.kind() == io::ErrorKind::FileTooLarge;
+    let refused = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_too_large);
+    gds_loader::file_size_limit().filter(|_| refused).map_or_else(String::new, |limit| {
+        format!("; this process may make no file longer than {limit} bytes: raise its limit (ulimit -f)")
     })
 }
 

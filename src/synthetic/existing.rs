@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use gds_loader::source::Source;
 
 use super::GENERATOR_KEY;
+use crate::leftovers;
 
 /// The files in `folder` that a new checkpoint replaces.
 ///
@@ -31,6 +32,7 @@ pub(super) fn replaceable(folder: &Path, force: bool) -> anyhow::Result<Vec<Path
             Kind::Shard if force || is_synthetic(&path) => old.push(path),
             Kind::Index => index = Some(path),
             Kind::Other if force => {}
+            Kind::Temporary => {}
             Kind::Shard | Kind::Other => return Err(refuse(&path)),
         }
     }
@@ -47,12 +49,15 @@ pub(super) fn replaceable(folder: &Path, force: bool) -> anyhow::Result<Vec<Path
 enum Kind {
     Shard,
     Index,
+    /// Of this program's own, while it runs: what the dead left there is no concern of this one's either.
+    Temporary,
     Other,
 }
 
 fn kind(entry: &DirEntry) -> io::Result<Kind> {
     let is_replaceable = can_be_replaced(entry.file_type()?);
     Ok(match entry.file_name().to_str() {
+        Some(name) if name.starts_with(leftovers::PREFIX) => Kind::Temporary,
         Some("model.safetensors.index.json") if is_replaceable => Kind::Index,
         Some(name) if is_replaceable && name.starts_with("model") && name.ends_with(".safetensors") => {
             Kind::Shard

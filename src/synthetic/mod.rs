@@ -8,6 +8,7 @@ mod existing;
 mod layout;
 pub(crate) mod payload;
 mod shape;
+mod stage;
 mod write;
 
 pub(crate) use layout::Layout;

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::existing;
 use super::layout::{Layout, ShardLayout};
+use super::stage::stage;
 use crate::interrupt::{self, TemporaryFolder};
 
 /// The index's name beside `model-*-of-*.safetensors`.
@@ -38,7 +39,10 @@ pub(crate) fn write(
 ) -> anyhow::Result<Vec<PathBuf>> {
     let is_new = !folder.exists();
     fs::create_dir_all(folder).with_context(|| format!("making the folder {}", folder.display()))?;
-    let result = existing::replaceable(folder, force).and_then(|old| replace(layout, folder, &old, on_bytes));
+    let result = stage(folder).and_then(|staging| {
+        let old = existing::replaceable(folder, force)?;
+        replace(layout, folder, &old, staging, on_bytes)
+    });
     if result.is_err() && is_new {
         // Only what is empty goes.
         let _ = fs::remove_dir(folder);
@@ -50,14 +54,13 @@ fn replace(
     layout: &Layout,
     folder: &Path,
     old: &[PathBuf],
+    staging: TemporaryFolder,
     on_bytes: &(dyn Fn(u64) + Sync),
 ) -> anyhow::Result<Vec<PathBuf>> {
     let index = layout.index()?;
     let shards = layout.shards.iter().map(|shard| shard.file_name.as_str());
     let names: Vec<&str> = shards.clone().chain(index.is_some().then_some(INDEX)).collect();
     existing::check_places(folder, &names)?;
-    let staging = TemporaryFolder::new_in(folder, ".gds-synth-")
-        .with_context(|| format!("making a temporary folder in {}", folder.display()))?;
     write_shards(layout, staging.path(), on_bytes)?;
     if let Some(index) = &index {
         write_index(&staging.path().join(INDEX), index)?;

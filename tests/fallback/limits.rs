@@ -95,6 +95,7 @@ fn little_address_space() {
     let failed = process::run(&mut command, process::LIMIT);
     assert_eq!((failed.code(), failed.stdout.as_str()), (Some(1), ""), "{failed}");
     assert!(failed.stderr.starts_with("error: ") && failed.stderr.contains("memory"), "{failed}");
+    assert!(failed.stderr.contains("268435456 bytes of address space (ulimit -v)"), "{failed}");
 }
 
 /// A folder is found by every name that leads to it.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::dtype::Dtype;
-use super::printable::Name;
+use super::printable::{Name, Shown};
 use super::shape::{Brief, Shape, SizeFault};
 use super::sniff::FileKind;
 
@@ -13,7 +13,7 @@ use super::sniff::FileKind;
 #[non_exhaustive]
 pub enum FormatError {
     /// Its bytes are not a valid safetensors file.
-    #[error("{}: {fault}", path.display())]
+    #[error("{}: {fault}", Shown(path))]
     Header {
         /// The file.
         path: PathBuf,
@@ -21,7 +21,7 @@ pub enum FormatError {
         fault: HeaderFault,
     },
     /// The operating system would not give the bytes.
-    #[error("{}: cannot {doing}: {source}", path.display())]
+    #[error("{}: cannot {doing}: {source}", Shown(path))]
     Io {
         /// The file.
         path: PathBuf,

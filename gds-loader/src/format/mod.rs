@@ -22,7 +22,7 @@ pub use dtype::Dtype;
 pub use fault::{FormatError, HeaderFault};
 pub use header::{Header, HeaderLimits, TensorEntry};
 pub use index::{Index, IndexError};
-pub(crate) use printable::{Name, words};
+pub(crate) use printable::{Name, Shown, list, words};
 pub use printable::{printable, steers_a_terminal};
 pub(crate) use shape::Brief;
 pub use shape::Shape;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::path::Path;
 
 /// `text` with its control characters escaped, which could move the cursor, recolour the screen or forge a line, and those
 /// that turn the direction of what follows.
@@ -29,6 +30,34 @@ impl fmt::Display for Name<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MOST: usize = 200;
         formatter.write_str(&beginning(self.0, MOST))
+    }
+}
+
+/// Shows a path, of which a file may have given a part: beginning and end of a long one, by which files are told apart.
+pub(crate) struct Shown<'a>(pub(crate) &'a Path);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const BEGINNING: usize = 500;
+        const END: usize = 250;
+        let text = self.0.to_string_lossy();
+        match text.char_indices().nth_back(END - 1) {
+            Some((end, _)) if text.chars().nth(BEGINNING + END).is_some() => {
+                write!(formatter, "{}{}", beginning(&text, BEGINNING), printable(&text[end..]))
+            }
+            _ => formatter.write_str(&printable(&text)),
+        }
+    }
+}
+
+/// Items on one line: all, or, of many, how many more there are.
+pub(crate) fn list(items: impl IntoIterator<Item = impl fmt::Display>, separator: &str) -> String {
+    const MOST: usize = 20;
+    let mut items = items.into_iter();
+    let listed = items.by_ref().take(MOST).map(|item| item.to_string()).collect::<Vec<_>>().join(separator);
+    match items.count() {
+        0 => listed,
+        more => format!("{listed}{separator}and {more} more"),
     }
 }
 
@@ -61,5 +90,24 @@ mod tests {
         assert_eq!(Name("short").to_string(), "short");
         let shown = Name(&"é\u{7}".repeat(100_000)).to_string();
         assert!(shown.starts_with("é\\u{7}é") && shown.ends_with('…') && shown.len() < 1000, "{shown}");
+    }
+
+    #[test]
+    fn of_a_long_path_beginning_and_end_are_shown() {
+        let path = |text: &str| Shown(Path::new(text)).to_string();
+        assert_eq!(path("a/b\n  c"), "a/b\\n  c");
+        let longest = "é".repeat(750);
+        assert_eq!(path(&longest), longest);
+        let shown = path(&format!("begin{}end", "x/".repeat(1_000_000)));
+        assert!(shown.starts_with("beginx/") && shown.contains("…") && shown.ends_with("/end"), "{shown}");
+        assert_eq!(shown.chars().count(), 751);
+    }
+
+    #[test]
+    fn of_many_items_it_is_said_how_many_there_are() {
+        assert_eq!(list([1, 2], "; "), "1; 2");
+        assert!(list(0..20, ", ").ends_with("18, 19"));
+        assert!(list(0..1000, ", ").ends_with("18, 19, and 980 more"));
+        assert_eq!(list([0; 0], ", "), "");
     }
 }

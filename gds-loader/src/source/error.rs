@@ -5,14 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::file::advice;
-use crate::format::{Brief, Dtype, FormatError, IndexError, Name, Shape};
+use crate::format::{Brief, Dtype, FormatError, IndexError, Name, Shape, Shown, list};
 
 /// A path could not be opened as a source of weights, or does not hold what was expected of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
     /// Nothing is there.
-    #[error("{}: there is no such file or folder", path.display())]
+    #[error("{}: there is no such file or folder", Shown(path))]
     NotFound {
         /// The path.
         path: PathBuf,
@@ -20,7 +20,8 @@ pub enum SourceError {
     /// A symbolic link to nothing.
     #[error(
         "{}: is a symbolic link to {}, which does not exist; fetch that file again or remove the link",
-        link.display(), target.display()
+        Shown(link),
+        Shown(target)
     )]
     DanglingLink {
         /// The link.
@@ -29,7 +30,7 @@ pub enum SourceError {
         target: PathBuf,
     },
     /// Symbolic links that lead back to themselves.
-    #[error("{}: is a symbolic link to {}, which leads back to itself", link.display(), target.display())]
+    #[error("{}: is a symbolic link to {}, which leads back to itself", Shown(link), Shown(target))]
     LinkLoop {
         /// The link.
         link: PathBuf,
@@ -37,7 +38,7 @@ pub enum SourceError {
         target: PathBuf,
     },
     /// Something that holds no bytes of its own.
-    #[error("{}: expected a regular file, found {found}", path.display())]
+    #[error("{}: expected a regular file, found {found}", Shown(path))]
     NotAFile {
         /// The path.
         path: PathBuf,
@@ -45,7 +46,7 @@ pub enum SourceError {
         found: &'static str,
     },
     /// The operating system refused.
-    #[error("{}: cannot {doing}: {source}{}", path.display(), advice(source))]
+    #[error("{}: cannot {doing}: {source}{}", Shown(path), advice(source))]
     Io {
         /// The path.
         path: PathBuf,
@@ -58,7 +59,7 @@ pub enum SourceError {
     #[error(
         "{}: its {files} files cannot be opened: RLIMIT_NOFILE allows {limit} open files at once, and {open} are open \
          already; raise it (ulimit -n) or close some",
-        path.display()
+        Shown(path)
     )]
     Descriptors {
         /// The path given.
@@ -74,7 +75,7 @@ pub enum SourceError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// The text of an index is wrong.
-    #[error("{}: {fault}", path.display())]
+    #[error("{}: {fault}", Shown(path))]
     Index {
         /// The index.
         path: PathBuf,
@@ -82,7 +83,7 @@ pub enum SourceError {
         fault: IndexError,
     },
     /// The folder holds no weights.
-    #[error("{}: holds no *.safetensors file and no *.safetensors.index.json{hint}", path.display())]
+    #[error("{}: holds no *.safetensors file and no *.safetensors.index.json{hint}", Shown(path))]
     NoWeights {
         /// The folder.
         path: PathBuf,
@@ -93,7 +94,7 @@ pub enum SourceError {
     #[error(
         "{}: holds {} sets of weights and no index that says which is meant: {}; \
          name one file or index, or keep one set in the folder",
-        path.display(), groups.len(), groups.join("; ")
+        Shown(path), groups.len(), list(groups, "; ")
     )]
     Ambiguous {
         /// The folder.
@@ -102,7 +103,7 @@ pub enum SourceError {
         groups: Vec<String>,
     },
     /// A numbered set lacks members.
-    #[error("{}: the set {set} is incomplete: {missing}; fetch what is missing", path.display())]
+    #[error("{}: the set {set} is incomplete: {missing}; fetch what is missing", Shown(path))]
     Incomplete {
         /// The folder.
         path: PathBuf,
@@ -114,14 +115,14 @@ pub enum SourceError {
     /// A set is replaced again and again while it is being opened.
     #[error(
         "{}: another set was saved there each time this one was being opened; wait until the savers are done",
-        path.display()
+        Shown(path)
     )]
     Replaced {
         /// The path given.
         path: PathBuf,
     },
     /// A repository folder of the Hugging Face cache that does not say which snapshot is meant.
-    #[error("{}: cannot tell which snapshot is meant: {problem}; name the folder of a snapshot", path.display())]
+    #[error("{}: cannot tell which snapshot is meant: {problem}; name the folder of a snapshot", Shown(path))]
     NoSnapshot {
         /// The repository's folder.
         path: PathBuf,
@@ -131,7 +132,7 @@ pub enum SourceError {
     /// Some files of the set are bad; every one of them is listed.
     #[error(
         "{}: {} of {total} files cannot be loaded ({chosen}):{}",
-        path.display(), faults.len(), Lines(faults)
+        Shown(path), faults.len(), Lines(faults)
     )]
     Shards {
         /// The path given.
@@ -146,7 +147,7 @@ pub enum SourceError {
     /// Without an index, each tensor must be in one file.
     #[error(
         "{}: {} in two files, and there is no index that says which counts:{}",
-        path.display(), plural(duplicates.len(), "tensor is", "tensors are"), Lines(duplicates)
+        Shown(path), plural(duplicates.len(), "tensor is", "tensors are"), Lines(duplicates)
     )]
     DuplicateTensors {
         /// The path given.
@@ -157,7 +158,7 @@ pub enum SourceError {
     /// The index names tensors that the shards it names for them do not hold.
     #[error(
         "{}: {} not in the shards that the index names for them:{}",
-        path.display(), plural(absent.len(), "tensor is", "tensors are"), Lines(absent)
+        Shown(path), plural(absent.len(), "tensor is", "tensors are"), Lines(absent)
     )]
     AbsentTensors {
         /// The index.
@@ -168,7 +169,7 @@ pub enum SourceError {
     /// What the caller expects is not what the source holds.
     #[error(
         "{}: does not hold what is expected: {} missing and {} different:{}{}",
-        path.display(), missing.len(), mismatched.len(), Lines(&names(missing)), Lines(mismatched)
+        Shown(path), missing.len(), mismatched.len(), Lines(&names(missing)), Lines(mismatched)
     )]
     Unexpected {
         /// The path given.
@@ -270,19 +271,13 @@ fn plural(count: usize, one: &str, many: &str) -> String {
 
 impl fmt::Display for Duplicate {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "`{}` in {} and {}",
-            Name(&self.tensor),
-            self.first.display(),
-            self.second.display()
-        )
+        write!(formatter, "`{}` in {} and {}", Name(&self.tensor), Shown(&self.first), Shown(&self.second))
     }
 }
 
 impl fmt::Display for Absent {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "`{}` in {}", Name(&self.tensor), self.shard.display())
+        write!(formatter, "`{}` in {}", Name(&self.tensor), Shown(&self.shard))
     }
 }
 

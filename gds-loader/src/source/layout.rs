@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::ops::RangeInclusive;
 
+use crate::format::list;
+
 const WEIGHTS: &str = ".safetensors";
 const INDEX: &str = ".safetensors.index.json";
 
@@ -117,7 +119,7 @@ impl Set {
         match (self, members) {
             (_, [(_, file)]) => shown(file),
             (Set::Numbered { .. }, _) => format!("{} ({} files)", self.pattern(), members.len()),
-            _ => members.iter().map(|(_, file)| shown(file)).collect::<Vec<_>>().join(", "),
+            _ => list(members.iter().map(|(_, file)| shown(file)), ", "),
         }
     }
 }
@@ -158,8 +160,7 @@ fn numbering_fault(numbers: &[u64], total: u64) -> Option<String> {
         (start, end) if start == end => format!("{start}"),
         (start, end) => format!("{start} to {end}"),
     };
-    let list = missing.iter().map(text).collect::<Vec<_>>().join(", ");
-    (!missing.is_empty()).then(|| format!("without number {list}"))
+    (!missing.is_empty()).then(|| format!("without number {}", list(missing.iter().map(text), ", ")))
 }
 
 fn shown(name: &OsString) -> String {

@@ -13,7 +13,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::error::SourceError;
 use super::layout::{self, Layout, LayoutFault};
 use super::open::{open_regular, why};
-use crate::format::{HeaderLimits, Index, IndexError};
+use crate::format::{HeaderLimits, Index, IndexError, Shown, list};
 
 /// Why the files of a source were chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +31,8 @@ impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::File => formatter.write_str("the file named"),
-            Origin::Folder(folder) => write!(formatter, "the *.safetensors of {}", folder.display()),
-            Origin::Index(index) => write!(formatter, "those that {} names", index.display()),
+            Origin::Folder(folder) => write!(formatter, "the *.safetensors of {}", Shown(folder)),
+            Origin::Index(index) => write!(formatter, "those that {} names", Shown(index)),
         }
     }
 }
@@ -166,8 +166,8 @@ fn snapshot(repository: &Path) -> Result<PathBuf, SourceError> {
         [only] => Ok(snapshots.join(only)),
         [] => Err(problem("there is none".to_owned())),
         _ => {
-            let list = names.iter().map(|name| name.to_string_lossy()).collect::<Vec<_>>().join(", ");
-            Err(problem(format!("there is no refs/main, and there are the snapshots {list}")))
+            let names = list(names.iter().map(|name| name.to_string_lossy()), ", ");
+            Err(problem(format!("there is no refs/main, and there are the snapshots {names}")))
         }
     }
 }

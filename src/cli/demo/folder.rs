@@ -8,6 +8,9 @@ use gds_loader::facts::{FileFacts, FileSystem};
 
 use crate::cli::sizes;
 use crate::interrupt::TemporaryFolder;
+use crate::leftovers;
+
+const NAME: &str = "gds-demo-";
 
 /// A temporary folder, and what it stands on.
 #[derive(Debug)]
@@ -38,7 +41,7 @@ impl Place {
 }
 
 /// Makes the folder: in `asked`, else in TMPDIR, /tmp or /var/tmp, the first of them that is not in
-/// memory and has `bytes` free. One in memory is taken where no other has room.
+/// memory and has `bytes` free. One in memory is taken where no other has room. What dead demos left there is removed.
 pub(super) fn choose(asked: Option<&Path>, bytes: u64) -> anyhow::Result<Place> {
     let mut candidates = match asked {
         Some(folder) => vec![folder.to_owned()],
@@ -48,6 +51,8 @@ pub(super) fn choose(asked: Option<&Path>, bytes: u64) -> anyhow::Result<Place> 
     let mut refused: Vec<String> = Vec::new();
     let mut suitable: Vec<(PathBuf, FileSystem)> = Vec::new();
     for folder in candidates {
+        // First, since they may be what there is no room for.
+        leftovers::remove_dead(&folder, NAME);
         match examine(&folder, bytes) {
             Ok(file_system) => suitable.push((folder, file_system)),
             Err(error) => refused.push(format!("{error:#}")),
@@ -58,7 +63,7 @@ pub(super) fn choose(asked: Option<&Path>, bytes: u64) -> anyhow::Result<Place> 
     // A stable sort: among folders of one kind the order above stays.
     suitable.sort_by_key(in_memory);
     for (parent, file_system) in suitable {
-        match TemporaryFolder::new_in(&parent, "gds-demo-") {
+        match TemporaryFolder::new_in(&parent, NAME) {
             Ok(folder) => {
                 let instead = match &passed_over {
                     Some(first) if *first != parent => Some(format!("{} is in memory", first.display())),
@@ -89,6 +94,8 @@ fn examine(folder: &Path, bytes: u64) -> anyhow::Result<FileSystem> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -97,6 +104,7 @@ mod tests {
         let place = choose(Some(parent.path()), 1).unwrap();
         let path = place.path().to_owned();
         assert!(path.starts_with(parent.path()) && path.is_dir());
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
         drop(place);
         assert!(!path.exists());
     }

@@ -169,7 +169,7 @@ impl System for Kernel {
     }
 
     fn file_size_limit(&self) -> Option<u64> {
-        crate::limits::file_size()
+        crate::limits::file_size_limit()
     }
 
     fn reserve(&self, file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
