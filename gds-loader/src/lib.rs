@@ -15,6 +15,7 @@
 #![warn(missing_docs)]
 
 pub mod bench;
+mod bounded;
 pub mod check;
 pub mod cufile;
 mod digest;

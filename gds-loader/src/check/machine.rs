@@ -4,6 +4,7 @@
 //! seconds to start, a file server may be gone, libcufile may never return.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,34 +12,45 @@ use cuda_staging::Device;
 use cufile_sys::Api;
 
 use super::Options;
-use super::bounded::ask;
 use super::probes::{Cuda, CudaDevice, Library, Opening, PathFacts, PathProbe, Probes, Trial};
 use super::{opening, pci};
+use crate::bounded::{Pending, ask};
 use crate::facts::FileFacts;
 use crate::facts::Root;
 
 /// Variables that bear on cuFile and CUDA, besides those that begin with `CUFILE_`.
 const VARIABLES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", cufile_sys::LIBRARY_VARIABLE];
 
+/// The name of the threads that ask.
+pub(super) const THREAD: &str = "gds-check";
+
+/// What was answered in time; nothing where no thread could be started to ask.
+pub(super) fn answer<T>(asked: io::Result<Pending<T>>, deadline: Instant) -> Option<T> {
+    asked.ok()?.by(deadline)
+}
+
 impl Probes {
     /// Asks this machine.
     pub fn of_this_machine(options: &Options) -> Self {
         let start = Instant::now();
         // No thread begins while a library hangs that is being loaded.
-        let asked = |given: PathBuf| ask(move || examine(&given)).begun_by(start + options.limit);
+        let asked = |given: PathBuf| {
+            let asked = ask(THREAD, move || examine(&given));
+            asked.map(|asked| asked.begun_by(start + options.limit))
+        };
         let path = options.path.clone().map(|given| (given.clone(), asked(given)));
-        let cuda = ask(cuda);
-        let library = ask(library);
+        let cuda = ask(THREAD, cuda);
+        let library = ask(THREAD, library);
         let limit = options.limit + for_gpus();
         let mut probes = Self {
             environment: environment(),
             io_uring: Some(io_uring()),
-            cuda: cuda.by(start + limit).unwrap_or(Cuda::Silent(limit)),
-            library: library.by(start + options.limit).unwrap_or(Library::Silent(options.limit)),
+            cuda: answer(cuda, start + limit).unwrap_or(Cuda::Silent(limit)),
+            library: answer(library, start + options.limit).unwrap_or(Library::Silent(options.limit)),
             opening: Opening::NotAsked,
-            path: path.map(|(given, answer)| PathProbe {
+            path: path.map(|(given, asked)| PathProbe {
                 given,
-                answer: answer.by(start + options.limit).unwrap_or_else(|| Err(no_answer(options.limit))),
+                answer: answer(asked, start + options.limit).unwrap_or_else(|| Err(no_answer(options.limit))),
             }),
         };
         if options.open_cufile {

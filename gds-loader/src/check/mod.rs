@@ -15,7 +15,6 @@
 //! }
 //! ```
 
-mod bounded;
 mod config;
 mod driver;
 mod finding;

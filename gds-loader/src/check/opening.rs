@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use cuda_staging::Device;
 
-use super::bounded::ask;
+use super::machine::{THREAD, answer};
 use super::probes::{Cuda, Library, Opening, PathProbe, Probes, Trial};
 use crate::cufile::{
     CuFile, CuFileError, CuFileResult, Driver, DriverSettings, Mode, RegisteredBuffer, SizeParameter,
@@ -38,8 +38,8 @@ pub(super) fn ask_cufile(probes: &mut Probes, start: Instant, deadline: Instant)
     let file = probes.path.as_ref().and_then(file);
     let gpus: Vec<u32> = probes.cuda.devices().iter().map(|device| device.index).collect();
     let counts_reads = has_statistics(&probes.library);
-    let answer = ask(move || open(file.as_deref(), &gpus, counts_reads));
-    let answer = answer.by(deadline).unwrap_or_else(|| Answer {
+    let asked = ask(THREAD, move || open(file.as_deref(), &gpus, counts_reads));
+    let answer = answer(asked, deadline).unwrap_or_else(|| Answer {
         opening: Opening::Silent(deadline.duration_since(start)),
         ..Answer::default()
     });

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cuda_staging::Device;
 use cufile_sys::{CUfileError_t, Failure};
 
 use super::{Driver, Inner, Mode, segment};
+use crate::bounded::ask;
 use crate::cufile::error::{CuFileError, CuFileResult};
 use crate::cufile::library::Library;
 use crate::cufile::params::BoolParameter;
@@ -306,15 +306,9 @@ pub(in crate::cufile) fn bounded<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> CuFileResult<T> {
-    let (sender, receiver) = mpsc::sync_channel(1);
-    let run = move || {
-        // Nobody waits for the answer any more where sending it fails.
-        sender.send(work()).ok();
-    };
-    let started = thread::Builder::new().name("cufile-driver".into()).spawn(run);
-    started.map_err(|source| CuFileError::Shortage {
+    let asked = ask("cufile-driver", work).map_err(|source| CuFileError::Shortage {
         doing: format!("starting a thread for {doing}"),
         source,
     })?;
-    receiver.recv_timeout(limit).map_err(|_| CuFileError::TimedOut { doing: doing.into(), limit })
+    asked.within(limit).ok_or_else(|| CuFileError::TimedOut { doing: doing.into(), limit })
 }

@@ -7,11 +7,13 @@
 //! A thread that begins takes that lock too, since Rust registers a destructor for what is the thread's own; so does one that waits
 //! on a channel for the first time, which is why there is none here.
 
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// An answer on its way.
-pub(super) struct Pending<T>(Arc<Place<T>>);
+pub(crate) struct Pending<T>(Arc<Place<T>>);
 
 /// Where an answer comes to.
 struct Place<T> {
@@ -33,10 +35,9 @@ impl<T> Place<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state once it is no longer so, or the deadline is over.
-    fn after(&self, deadline: Instant, so: impl Fn(&State<T>) -> bool) -> MutexGuard<'_, State<T>> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let waited = self.changed.wait_timeout_while(self.state(), left, |state| so(state));
+    /// The state once it is no longer so, or the limit is over.
+    fn after(&self, limit: Duration, so: impl Fn(&State<T>) -> bool) -> MutexGuard<'_, State<T>> {
+        let waited = self.changed.wait_timeout_while(self.state(), limit, |state| so(state));
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
@@ -66,23 +67,33 @@ impl<T> Drop for Asked<T> {
     }
 }
 
-/// Asks on a thread of its own.
-pub(super) fn ask<T: Send + 'static>(question: impl FnOnce() -> T + Send + 'static) -> Pending<T> {
+/// Asks on a thread of its own, which has this name.
+///
+/// # Errors
+/// Where no thread can be started.
+pub(crate) fn ask<T: Send + 'static>(
+    thread: &str,
+    question: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Pending<T>> {
     let place = Arc::new(Place { state: Mutex::new(State::Asked), changed: Condvar::new() });
     let asked = Asked(Arc::clone(&place));
     let work = move || {
         asked.begin();
         asked.answer(question());
     };
-    // Where no thread can be made, it is dropped with the closure, and the answer is None at once.
-    let _ = std::thread::Builder::new().name("gds-check".into()).spawn(work);
-    Pending(place)
+    thread::Builder::new().name(thread.into()).spawn(work)?;
+    Ok(Pending(place))
 }
 
 impl<T> Pending<T> {
     /// The answer, if it comes before the deadline.
-    pub(super) fn by(self, deadline: Instant) -> Option<T> {
-        let mut state = self.0.after(deadline, |state| matches!(state, State::Asked | State::Begun));
+    pub(crate) fn by(self, deadline: Instant) -> Option<T> {
+        self.within(deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// The answer, if it comes in this time from now on.
+    pub(crate) fn within(self, limit: Duration) -> Option<T> {
+        let mut state = self.0.after(limit, |state| matches!(state, State::Asked | State::Begun));
         match std::mem::replace(&mut *state, State::Over) {
             State::Answered(answer) => Some(answer),
             State::Asked | State::Begun | State::Over => None,
@@ -90,26 +101,26 @@ impl<T> Pending<T> {
     }
 
     /// The same, once its thread runs or the deadline is over.
-    pub(super) fn begun_by(self, deadline: Instant) -> Self {
-        drop(self.0.after(deadline, |state| matches!(state, State::Asked)));
+    pub(crate) fn begun_by(self, deadline: Instant) -> Self {
+        let left = deadline.saturating_duration_since(Instant::now());
+        drop(self.0.after(left, |state| matches!(state, State::Asked)));
         self
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn an_answer_in_time_and_one_that_never_comes() {
         let soon = Instant::now() + Duration::from_secs(20);
-        assert_eq!(ask(|| 7).by(soon), Some(7));
+        assert_eq!(ask("test", || 7).unwrap().by(soon), Some(7));
         let start = Instant::now();
-        let never = ask(|| std::thread::sleep(Duration::from_secs(3600)));
+        let never = ask("test", || thread::sleep(Duration::from_secs(3600))).unwrap();
         assert_eq!(never.by(start + Duration::from_millis(50)), None);
         assert!(start.elapsed() < Duration::from_secs(20));
-        assert_eq!(ask(|| std::panic::resume_unwind(Box::new(()))).by(soon), None::<()>);
+        let panics = ask("test", || std::panic::resume_unwind(Box::new(()))).unwrap();
+        assert_eq!(panics.by(soon), None::<()>);
     }
 }
