@@ -12,6 +12,7 @@ use gds_loader::cufile::{
     Batch, CuFile, CuFileError, CuFileErrorKind, CuFileStream, Driver, DriverSettings, IoSliceMut, Library,
     Mode, RegisteredBuffer, RegisteredWindow, RegistrationBudget, StreamFlags,
 };
+use test_support::cufile_sim;
 
 #[test]
 fn short_counts_are_continued_to_the_exact_count() {
@@ -45,6 +46,7 @@ fn what_is_always_interrupted_is_an_error() {
         let mut buffer = registered(&driver, 65536);
         let error = file.read_exact(&mut buffer, 0).unwrap_err();
         assert_eq!((error.errno(), error.done()), (Some(4), 4096), "{error}");
+        assert!(cufile_sim::report().calls["cuFileRead"] < 10_000);
         let mut pieces = [IoSliceMut::new(&mut buffer)];
         assert_eq!(file.read_vectored_exact(&mut pieces, 0).unwrap_err().errno(), Some(4));
         set_script("");
