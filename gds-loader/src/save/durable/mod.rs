@@ -45,6 +45,7 @@ use std::sync::Arc;
 pub use error::PublishError;
 pub(crate) use system::{Kernel, System};
 pub(crate) use target::Target;
+pub(super) use target::misread;
 pub(crate) use temp::TempFile;
 
 use folder::{Folder, Named};
