@@ -9,6 +9,7 @@ mod exit;
 mod inspect;
 mod load;
 mod output;
+mod output_file;
 mod page_cache;
 mod progress;
 mod save;
