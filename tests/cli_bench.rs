@@ -408,3 +408,62 @@ fn plotted(plot: &Path, model: &Path, line: &str) -> Value {
     let plot = format!("--plot={}", plot.display());
     run_simulated(&[], line, &[Path::new(&plot), model]).json()
 }
+
+#[test]
+fn a_plot_replaces_nothing_but_a_plot() {
+    let folder = folder::on_disk("a_plot_replaces_nothing_but_a_plot");
+    let model = folder.path().join("model.safetensors");
+    synth(folder.path(), "--size 1MB");
+    let before = std::fs::read(&model).unwrap();
+    let plot = |file: &Path| run("bench --device cpu --rounds 1 --cache warm --plot", &[file, folder.path()]);
+    plot(&model).fails(2, &["model.safetensors"]);
+    let notes = folder.path().join("notes");
+    std::fs::write(&notes, "do not lose").unwrap();
+    plot(&notes).fails(2, &["notes", "another file"]);
+    plot(&folder.path().join("nowhere/plot.svg")).fails(1, &["nowhere/plot.svg"]);
+    assert_eq!(std::fs::read(&model).unwrap(), before);
+    assert_eq!(cli_support::names_in(folder.path()), ["model.safetensors", "notes"]);
+    let picture = folder.path().join("plot.svg");
+    for _ in 0..2 {
+        assert!(plot(&picture).ok().stdout().contains("buffered"));
+        assert!(std::fs::read_to_string(&picture).unwrap().starts_with("<svg"));
+    }
+}
+
+#[test]
+fn a_plot_that_cannot_be_written_costs_no_figures() {
+    let folder = folder::on_disk("a_plot_that_cannot_be_written_costs_no_figures");
+    let (model, plots) = (folder.path().join("model"), folder.path().join("plots"));
+    std::fs::create_dir(&plots).unwrap();
+    synth(&model, "--size 16MB");
+    let mut bench = gds();
+    bench.args(["bench", "--device", "cpu", "--rounds", "3", "--json", "--progress", "always", "--plot"]);
+    bench.arg(plots.join("plot.svg")).arg(&model);
+    let mut child = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    assert!(line.starts_with("warming up"), "{line}");
+    std::fs::remove_dir(&plots).unwrap();
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut said, &mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(rest.contains("error: writing") && rest.contains("plot.svg"), "{rest}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(!rows(&report).is_empty());
+}
+
+#[test]
+fn a_failure_is_told_rather_than_a_path_that_is_not_here() {
+    let folder = folder::on_disk("a_failure_is_told_rather_than_a_path_that_is_not_here");
+    synth(folder.path(), "--size 1MB");
+    // Enough for this process, and not for another.
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -n 8; exec \"$0\" bench --device cpu --rounds 1 \"$1\""]);
+    limited.arg(gds().get_program()).arg(folder.path());
+    let finished = test_support::process::run(&mut limited, test_support::process::LIMIT);
+    assert_eq!(finished.code(), Some(1), "{finished}");
+    assert!(finished.stderr.contains("Too many open files"), "{finished}");
+    assert!(!finished.stderr.contains("error: gds:"), "{finished}");
+}

@@ -1,4 +1,5 @@
 //! `gds demo`: every path, every byte, and nothing left behind.
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test")]
 
 mod cli_support;
 
@@ -48,17 +49,38 @@ fn the_table_names_paths_and_what_is_missing() {
 
 #[test]
 fn an_interrupt_removes_the_checkpoint() {
-    let parent = tempfile::tempdir().unwrap();
-    let mut child = gds().args(["demo", "--size", "2GB", "--dir"]).arg(parent.path()).spawn().unwrap();
+    for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143), (libc::SIGHUP, 129)] {
+        let parent = tempfile::tempdir().unwrap();
+        let mut demo = gds();
+        demo.args(["demo", "--size", "2GB", "--dir"]).arg(parent.path());
+        assert_eq!(signalled(demo, parent.path(), signal), Some(code));
+        assert!(names_in(parent.path()).is_empty());
+    }
+}
+
+#[test]
+fn a_signal_that_it_was_started_to_ignore_stays_ignored() {
+    for (name, signal) in [("HUP", libc::SIGHUP), ("INT", libc::SIGINT), ("TERM", libc::SIGTERM)] {
+        let parent = tempfile::tempdir().unwrap();
+        let mut shell = std::process::Command::new("sh");
+        let script = format!("trap '' {name}; exec \"$0\" demo --size 20MB --dir \"$1\" >/dev/null");
+        shell.args(["-c", &script]).arg(gds().get_program()).arg(parent.path());
+        assert_eq!(signalled(shell, parent.path(), signal), Some(0), "{name}");
+        assert!(names_in(parent.path()).is_empty());
+    }
+}
+
+/// Sends `signal` to a demo as soon as it has its folder in `parent`, and returns the code it ends with.
+fn signalled(mut demo: std::process::Command, parent: &std::path::Path, signal: i32) -> Option<i32> {
+    let mut child = demo.spawn().unwrap();
     let start = Instant::now();
-    while names_in(parent.path()).is_empty() {
+    while names_in(parent).is_empty() {
         assert!(start.elapsed() < Duration::from_secs(30) && child.try_wait().unwrap().is_none());
         std::thread::sleep(Duration::from_millis(5));
     }
     // SAFETY: the child is ours and not yet waited for, so its id is still its own.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(names_in(parent.path()).is_empty());
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+    child.wait().unwrap().code()
 }
 
 #[test]

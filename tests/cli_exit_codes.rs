@@ -59,6 +59,9 @@ fn options_that_cannot_be_meant_are_2_once_the_model_is_known() {
     run("load --device cpu --tensors [", &[path]).fails(2, &["["]);
     run("load --device cpu --tensors nothing.*", &[path]).fails(2, &["nothing.*"]);
     run("load --device cpu --read-size 5000", &[path]).fails(2, &["5000"]);
+    for size in ["1", "4K", "4095"] {
+        run(&format!("load --device cpu --slot-size {size}"), &[path]).fails(2, &["slot-size", "4096"]);
+    }
 }
 
 #[test]
@@ -123,13 +126,60 @@ fn a_reader_that_has_gone_is_no_error() {
 }
 
 #[test]
+fn a_reader_that_has_gone_does_not_turn_a_verdict_into_success() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // As many differences as no pipe and no buffer holds.
+    for (name, bytes) in [("good", [1_u8; 5000]), ("bad", [2; 5000])] {
+        std::fs::create_dir(path(name)).unwrap();
+        let tensors = bytes.chunks(1).enumerate().map(|(k, byte)| {
+            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U8, vec![1], byte).unwrap();
+            (format!("a.long.name.of.a.tensor.{k}"), view)
+        });
+        let file = safetensors::serialize(tensors, None).unwrap();
+        std::fs::write(path(name).join("model.safetensors"), file).unwrap();
+    }
+    let manifest = path("manifest.json");
+    run("verify", &[&path("good"), "--write-manifest".as_ref(), &manifest]).ok();
+    for json in [false, true] {
+        for closed in [true, false] {
+            let mut command = gds();
+            command
+                .arg("verify")
+                .arg(path("bad"))
+                .arg("--manifest")
+                .arg(&manifest)
+                .args(json.then_some("--json"));
+            let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let mut stdout = child.stdout.take().unwrap();
+            if !closed {
+                stdout.read_exact(&mut [0; 100]).unwrap();
+            }
+            drop(stdout);
+            let mut stderr = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+            assert_eq!(child.wait().unwrap().code(), Some(1), "{stderr}");
+            assert!(stderr.is_empty(), "{stderr}");
+        }
+    }
+    // Where the doctor's verdict is good here, it is so with and without a reader.
+    let verdict = run("check", &[]).code();
+    let mut child = gds().arg("check").stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), verdict);
+}
+
+#[test]
 fn an_output_that_cannot_be_written_is_1() {
     let folder = tempfile::tempdir().unwrap();
     synth(folder.path(), "--size 100kB");
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    let output = gds().arg("inspect").arg(folder.path()).stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("standard output"));
+    let path = folder.path().to_str().unwrap();
+    for words in [&["inspect", path][..], &["--help"], &["--version"], &["bench", "--help"], &["-h"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = gds().args(words).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("standard output"), "{words:?}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod cli_support;
 use std::fs;
 use std::path::Path;
 
-use cli_support::{keys, names_in, run, synth};
+use cli_support::{gds, keys, names_in, run, synth};
 
 fn digests(path: &Path) -> serde_json::Value {
     run("load --device cpu --digest --json", &[path]).json()["digests"].clone()
@@ -86,4 +86,52 @@ fn for_people_it_says_what_was_synced() {
     assert!(said.contains("Synced") && said.contains("1 file and the folder"), "{said}");
     let said = run("save --device cpu --durability none", &[&model, &saved]).ok();
     assert!(said.stdout().contains("nothing: a power cut"), "{}", said.stdout());
+}
+
+#[test]
+fn a_file_that_would_be_read_as_an_index_is_refused_before_anything_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, other) = (folder.path().join("model"), folder.path().join("other.safetensors"));
+    synth(&model, "--size 1MB --shards 2");
+    run("save --device cpu", &[&model, &other]).ok();
+    let before = digests(&model);
+    let index = model.join("model.safetensors.index.json");
+    // A name that tells nothing, and leads to the index all the same.
+    let link = folder.path().join("link.safetensors");
+    std::os::unix::fs::symlink(&index, &link).unwrap();
+    let missing = folder.path().join("missing.safetensors");
+    for to in [&index, &link, &folder.path().join("new.json"), &model.join("config.json")] {
+        run("save --device cpu", &[&other, to]).fails(2, &["read as an index", "folder"]);
+        run("save --device cpu", &[&missing, to]).fails(2, &["read as an index"]);
+    }
+    assert_eq!(digests(&model), before);
+    assert_eq!(names_in(folder.path()), ["link.safetensors", "model", "other.safetensors"]);
+}
+
+#[test]
+fn what_is_named_as_a_folder_is_not_made_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, set) = (folder.path().join("model"), folder.path().join("set/"));
+    synth(&model, "--size 1MB");
+    run("save --device cpu", &[&model, &set]).fails(2, &["--shard-size"]);
+    assert_eq!(names_in(folder.path()), ["model"]);
+    run("save --device cpu --shard-size 1GB", &[&model, &set]).ok();
+    assert_eq!(digests(&set), digests(&model));
+}
+
+#[test]
+fn a_working_folder_that_was_removed_is_called_by_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, gone) = (folder.path().join("model"), folder.path().join("gone"));
+    synth(&model, "--size 1MB");
+    for to in ["saved.safetensors", "."] {
+        fs::create_dir(&gone).unwrap();
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "rmdir ../gone && exec \"$0\" save --device cpu \"$1\" \"$2\""]);
+        shell.arg(gds().get_program()).arg(&model).arg(to).current_dir(&gone);
+        let finished = test_support::process::run(&mut shell, test_support::process::LIMIT);
+        assert_eq!(finished.code(), Some(1), "{finished}");
+        let words = "error: .: cannot open the folder: No such file or directory (os error 2); is the folder";
+        assert!(finished.stderr.starts_with(words), "{finished}");
+    }
 }

@@ -116,3 +116,38 @@ fn what_is_no_manifest_says_what_to_do() {
     run("verify --manifest-mode device", &[folder.path()]).fails(2, &["--manifest"]);
     run("verify --write-manifest a --manifest b", &[folder.path()]).fails(2, &["cannot be used with"]);
 }
+
+#[test]
+fn a_manifest_replaces_nothing_but_a_manifest() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    synth(folder.path(), "--size 1MB --shards 2");
+    let (index, first) = (path("model.safetensors.index.json"), path("model-00001-of-00002.safetensors"));
+    let second = path("model-00002-of-00002.safetensors");
+    std::fs::write(path("config.json"), "{\"hidden_size\": 64}").unwrap();
+    let before: Vec<_> =
+        names_in(folder.path()).iter().map(|name| std::fs::read(path(name)).unwrap()).collect();
+    // As the shell makes it of *.safetensors.
+    run("verify --write-manifest", &[&first, &second]).fails(2, &["00001-of-00002", "another file"]);
+    for file in [
+        &index,
+        &path("config.json"),
+        &path("new.safetensors"),
+        &path("new.safetensors.index.json"),
+        folder.path(),
+    ] {
+        let write = Path::new("--write-manifest");
+        run("verify", &[folder.path(), write, file]).fails(2, &[&file.to_string_lossy()]);
+        // Before any of it is read.
+        run("verify", &[&path("missing"), write, file]).fails(2, &[&file.to_string_lossy()]);
+    }
+    let nowhere = path("nowhere/manifest.json");
+    run("verify", &[&path("missing"), Path::new("--write-manifest"), &nowhere]).fails(1, &["nowhere"]);
+    let after: Vec<_> =
+        names_in(folder.path()).iter().map(|name| std::fs::read(path(name)).unwrap()).collect();
+    assert!(before == after);
+    for _ in 0..2 {
+        run("verify", &[folder.path(), Path::new("--write-manifest")]).ok();
+    }
+    run("verify", &[folder.path(), Path::new("--manifest")]).ok();
+}

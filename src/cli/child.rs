@@ -13,6 +13,8 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::output::WhileRead;
+
 /// How long a process may take to end once its input has.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -116,7 +118,8 @@ pub(crate) fn serve<Q: DeserializeOwned, A: Serialize>(
         let question = serde_json::from_str(&line.context("reading a question")?).context("a question")?;
         let mut line = serde_json::to_string(&answer(question)?).context("making JSON of an answer")?;
         line.push('\n');
-        let mut out = io::stdout().lock();
+        // Where whoever asked has gone, its questions end too.
+        let mut out = WhileRead(io::stdout().lock());
         out.write_all(line.as_bytes()).and_then(|()| out.flush()).context("writing an answer")?;
     }
     Ok(())

@@ -3,9 +3,10 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use gds_loader::{ErrorKind, SaveError};
 
-use super::output::{LIST, printable_lines};
+use super::output::{LIST, printable_lines, while_read};
 
 /// How a command ends: the exit codes of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +40,7 @@ impl std::fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 /// Prints `error` with its causes on standard error and says how the program ends.
-///
-/// A reader that closed standard output has what it wanted (`gds inspect | head`): no message, success.
 pub(crate) fn report(error: &anyhow::Error) -> Exit {
-    if is_closed_output(error) {
-        return Exit::Done;
-    }
     // Nothing is left to be told if standard error is closed too.
     let _ = writeln!(io::stderr(), "error: {}{}", printable_lines(&message(error), LIST), advice(error));
     of(error)
@@ -52,11 +48,17 @@ pub(crate) fn report(error: &anyhow::Error) -> Exit {
 
 /// Prints what clap has to say, help and version included, and says how the program ends.
 pub(crate) fn of_command_line(error: &clap::Error) -> Exit {
+    if !error.use_stderr() {
+        // What clap wrote may wait in the buffer still, and whoever asked for help wants to read it.
+        let written = error.print().and_then(|()| io::stdout().flush());
+        let written = while_read(written, ()).context("writing to standard output");
+        return written.map_or_else(|error| report(&error), |()| Exit::Done);
+    }
     let plain = error.render().to_string();
     let shown = printable_lines(&plain, "\n");
-    // Nothing is left to be told if the output is closed.
+    // Nothing is left to be told if standard error is closed.
     let _ = if shown == plain { error.print() } else { write!(io::stderr(), "{shown}") };
-    if error.use_stderr() { Exit::Usage } else { Exit::Done }
+    Exit::Usage
 }
 
 fn of(error: &anyhow::Error) -> Exit {
@@ -98,12 +100,5 @@ fn advice(error: &anyhow::Error) -> String {
     let refused = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_too_large);
     gds_loader::file_size_limit().filter(|_| refused).map_or_else(String::new, |limit| {
         format!("; this process may make no file longer than {limit} bytes: raise its limit (ulimit -f)")
-    })
-}
-
-/// Only standard output is ever written to a pipe here.
-fn is_closed_output(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     })
 }

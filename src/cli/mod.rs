@@ -9,6 +9,7 @@ mod exit;
 mod inspect;
 mod load;
 mod output;
+mod output_file;
 mod page_cache;
 mod progress;
 mod save;
@@ -32,7 +33,8 @@ struct CommandLine {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done; 1 bad data or failed I/O; 2 usage; 3 what was forced is not available here.
+Exit codes: 0 done; 1 bad data or failed I/O; 2 usage; 3 what was forced is not available here;
+128 + N ended by signal N (130 by Ctrl-C, 143 by SIGTERM, 129 by a terminal that has gone).
 Results go to standard output, progress and errors to standard error.";
 
 #[derive(Debug, Subcommand)]

@@ -1,7 +1,8 @@
 //! Standard output: tables for people, one JSON object for programs.
 //!
 //! `println!` panics when the reader has gone away (`gds inspect | head`), so everything is written through this buffered writer,
-//! whose errors are values. It is flushed by [`Output::finish`] only, after the result is complete.
+//! whose errors are values. It is flushed by [`Output::finish`] only, after the result is complete. A reader that has gone had what it
+//! wanted: that is no error, and changes nothing about how the command ends.
 //!
 //! Results hold names and reasons out of files, whose writers must not write on the reader's terminal. So lines and cells are
 //! escaped here, all of them, and not where they are made.
@@ -19,11 +20,11 @@ use gds_loader::format::steers_a_terminal;
 
 /// Buffered standard output.
 #[derive(Debug)]
-pub(crate) struct Output(BufWriter<StdoutLock<'static>>);
+pub(crate) struct Output(BufWriter<WhileRead<StdoutLock<'static>>>);
 
 impl Output {
     pub(crate) fn new() -> Self {
-        Self(BufWriter::with_capacity(64 << 10, io::stdout().lock()))
+        Self(BufWriter::with_capacity(64 << 10, WhileRead(io::stdout().lock())))
     }
 
     /// One line of text, escaped.
@@ -65,6 +66,28 @@ impl Output {
     /// Hands everything to the reader; an output that could not be written (a full disk) is an error, not a success.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         self.0.flush().context("writing to standard output")
+    }
+}
+
+/// A pipe whose reader may leave at any time: what it leaves unread is dropped.
+#[derive(Debug)]
+pub(crate) struct WhileRead<W>(pub(crate) W);
+
+impl<W: Write> Write for WhileRead<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        while_read(self.0.write(bytes), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while_read(self.0.flush(), ())
+    }
+}
+
+/// `gone` where the reader has.
+pub(crate) fn while_read<T>(result: io::Result<T>, gone: T) -> io::Result<T> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(gone),
+        other => other,
     }
 }
 

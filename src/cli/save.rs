@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use cuda_staging::{Device, DeviceSelector};
-use gds_loader::{Backend, Durability, Loader, PathKind, SaveReport, SaveStages, Saver};
+use gds_loader::{Backend, Durability, Loader, SaveReport, SaveStages, Saver};
 
 use super::describe;
-use super::exit::Usage;
 use super::output::{Output, facts};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
@@ -83,10 +82,9 @@ JSON fields (bytes, seconds; GB = 10^9 bytes):
   synced {durability, files, files_synced, folder_synced, seconds, removed, left}";
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let saver = saver(arguments);
     // Before anything is loaded.
-    if let Backend::Only(kind @ (PathKind::Mmap | PathKind::GdsCompat)) = arguments.backend {
-        return Err(Usage(format!("--backend {kind} does not write; gds, direct and buffered do")).into());
-    }
+    saver.check(&arguments.destination)?;
     let device = Device::open(&arguments.device)?;
     let progress = Arc::new(Progress::start(arguments.progress, "loading", 0));
     let shown = Arc::clone(&progress);
@@ -96,8 +94,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     drop((loader, progress));
 
     let progress = Arc::new(Progress::start(arguments.progress, "saving", model.report().bytes));
-    let report = saver(arguments, Arc::clone(&progress)).save_model(&model, &arguments.destination)?;
-    drop(progress);
+    let shown = Arc::clone(&progress);
+    let saver = saver.on_progress(move |state| shown.set(state.bytes_done, state.bytes_total));
+    let report = saver.save_model(&model, &arguments.destination)?;
+    drop((saver, progress));
     let mut out = Output::new();
     if arguments.json {
         out.json(&report)?;
@@ -107,11 +107,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     out.finish()
 }
 
-fn saver(arguments: &Arguments, progress: Arc<Progress>) -> Saver {
-    let mut saver = Saver::new()
-        .backend(arguments.backend)
-        .durability(arguments.durability.into())
-        .on_progress(move |state| progress.set(state.bytes_done, state.bytes_total));
+fn saver(arguments: &Arguments) -> Saver {
+    let mut saver = Saver::new().backend(arguments.backend).durability(arguments.durability.into());
     if let Some(bytes) = arguments.shard_size {
         saver = saver.shard_size(bytes);
     }

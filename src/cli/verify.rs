@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::Exit;
 use super::describe;
 use super::output::{Output, facts, path_as_text};
+use super::output_file::{Kind, OutputFile};
 use super::progress::{Progress, ProgressMode};
 use super::sizes;
 
@@ -28,7 +29,8 @@ pub(crate) struct Arguments {
     /// Hold it against this manifest; without FILE, model.gds-manifest.json beside the model
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     manifest: Option<Option<PathBuf>>,
-    /// Write a manifest of what is read; without FILE, to model.gds-manifest.json beside the model
+    /// Write a manifest of what is read; without FILE, to model.gds-manifest.json beside the model.
+    /// What is there already is replaced only if it is a manifest
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "manifest")]
     write_manifest: Option<Option<PathBuf>>,
     /// Which bytes to hold against the manifest: host, as they are read; device, as read back from the device after a load
@@ -117,6 +119,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Exit> {
     let beside = |file: &Option<PathBuf>| file.clone().unwrap_or_else(|| Manifest::beside(&arguments.path));
     let manifest = arguments.manifest.as_ref().map(beside);
     let write = arguments.write_manifest.as_ref().map(beside);
+    // Before any of it is read.
+    write.as_deref().map(|file| OutputFile::check(file, Kind::Manifest)).transpose()?;
     match (&manifest, arguments.manifest_mode) {
         (Some(file), Mode::Device) => load(arguments, file),
         (manifest, _) => read(arguments, manifest.as_deref(), write.as_deref()),

@@ -23,6 +23,9 @@ pub(crate) fn what_cannot_be_meant_makes_no_file(bed: &Bed) {
         bed.saver().backend(Backend::Only(PathKind::Mmap)).save(one(), &path).unwrap_err(),
         bed.saver().backend(Backend::Only(PathKind::GdsCompat)).save(one(), &path).unwrap_err(),
         bed.saver().save(one(), "").unwrap_err(),
+        bed.saver().save(one(), bed.path("model.safetensors.index.json")).unwrap_err(),
+        bed.saver().save(one(), bed.path("new.json")).unwrap_err(),
+        bed.saver().save(one(), bed.path("set/")).unwrap_err(),
     ];
     for refusal in refusals {
         assert_eq!(refusal.kind(), ErrorKind::Usage, "{refusal}");

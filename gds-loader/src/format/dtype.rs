@@ -3,12 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 /// The type of a tensor's elements, spelled as in the file.
 ///
 /// Its serde form is the format's name, as in `"BF16"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[non_exhaustive]
 #[allow(non_camel_case_types, reason = "the variants are the names the format gives them")]
 pub enum Dtype {
@@ -166,6 +167,35 @@ impl FromStr for Dtype {
     }
 }
 
+/// As serde's derive would, but that what is no text is called what it is: the derive says of `null` that no value is there.
+impl<'de> Deserialize<'de> for Dtype {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct DtypeVisitor;
+
+        impl<'de> Visitor<'de> for DtypeVisitor {
+            type Value = Dtype;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("the name of a dtype, as \"BF16\"")
+            }
+
+            fn visit_str<E: Error>(self, name: &str) -> Result<Dtype, E> {
+                name.parse().map_err(E::custom)
+            }
+
+            /// The derive, and so the reference, takes `{"BF16": null}` too.
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Dtype, A::Error> {
+                match map.next_entry::<String, ()>()? {
+                    Some((name, ())) => self.visit_str(&name),
+                    None => Err(A::Error::invalid_length(0, &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(DtypeVisitor)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,6 +230,36 @@ mod tests {
         assert_eq!(Dtype::F6_E3M2.alignment(), 1);
         assert_eq!(Dtype::BF16.alignment(), 2);
         assert_eq!(Dtype::C64.alignment(), 8);
+    }
+
+    #[test]
+    fn whatever_json_stands_for_a_dtype_has_the_references_verdict_and_is_called_what_it_is() {
+        for (json, found) in [
+            ("null", "null"),
+            ("1", "integer"),
+            ("-0.5", "floating point"),
+            ("true", "boolean"),
+            ("[]", "sequence"),
+            ("[\"F32\"]", "sequence"),
+            ("{}", ""),
+            ("{\"F32\":null}", ""),
+            ("{\"F32\":1}", ""),
+            ("{\"f32\":null}", "f32"),
+            ("{\"F32\":null,\"F32\":null}", ""),
+            ("{\"F32\":null,\"F16\":null}", ""),
+            ("\"F\\u00332\"", ""),
+            ("\"F128\"", "F128"),
+        ] {
+            let reference = serde_json::from_str::<safetensors::Dtype>(json);
+            match serde_json::from_str::<Dtype>(json) {
+                Ok(dtype) => assert_eq!(dtype.to_string(), reference.unwrap().to_string(), "{json}"),
+                Err(error) => {
+                    assert!(reference.is_err(), "{json}");
+                    assert!(error.to_string().contains(found), "{json}: {error}");
+                    assert!(!error.to_string().contains("expected value"), "{json}: {error}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -77,12 +77,16 @@ impl Sizes {
         };
         let most = tuning.slot_memory;
         let budget = memory_limit.map_or(most, |limit| most.min(limit / SHARE_OF_LIMIT));
+        let refuse = |option, reason: String| Err(Error::Option { option, reason });
+        if let Some(slot) = self.slot_size.filter(|slot| *slot < EXTENT_STEP) {
+            let reason = format!("{slot} bytes cannot hold a read, which is of at least {EXTENT_STEP} bytes");
+            return refuse("slot-size", reason);
+        }
         let read_size = match (self.read_size, self.slot_size) {
             (Some(size), _) => size,
             (None, Some(slot)) => usual.min(slot / EXTENT_STEP * EXTENT_STEP),
             (None, None) => usual.min((budget / 4 / EXTENT_STEP).max(1) * EXTENT_STEP),
         };
-        let refuse = |option, reason: String| Err(Error::Option { option, reason });
         if read_size == 0 || !read_size.is_multiple_of(EXTENT_STEP) {
             return refuse(
                 "read-size",
@@ -190,6 +194,10 @@ mod tests {
         assert!(refusal(Sizes { read_size: Some(0), ..Sizes::default() }).starts_with("read-size"));
         let small_slots = Sizes { read_size: Some(1 << 20), slot_size: Some(4096), ..Sizes::default() };
         assert!(refusal(small_slots).starts_with("slot-size"));
+        for slot_size in [1, 4000, 4095] {
+            let alone = refusal(Sizes { slot_size: Some(slot_size), ..Sizes::default() });
+            assert!(alone.starts_with("slot-size") && alone.contains(&format!("{slot_size} ")), "{alone}");
+        }
         assert!(refusal(Sizes { slots: Some(0), ..Sizes::default() }).starts_with("slots"));
         assert!(refusal(Sizes { threads: Some(0), ..Sizes::default() }).starts_with("threads"));
         assert!(refusal(Sizes { depth: Some(0), ..Sizes::default() }).starts_with("depth"));

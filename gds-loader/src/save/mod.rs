@@ -165,6 +165,15 @@ impl Saver {
         self
     }
 
+    /// Refuses what could be saved at `path` by nobody: options that cannot be meant, a path that a loader would not read back. A save
+    /// does the same first; this is for those who have something long to do before it.
+    ///
+    /// # Errors
+    /// [`SaveError::Option`].
+    pub fn check(&self, path: impl AsRef<Path>) -> Result<(), SaveError> {
+        self.options.check(path.as_ref())
+    }
+
     /// Saves `tensors` at `path`, and returns when they are there and as durable as was asked for. Memory that was moved in is freed.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::thread;
 
 use cuda_staging::{RingOptions, limits};
 
-use super::durable::Durability;
+use super::durable::{Durability, misread};
 use super::error::SaveError;
 use super::write::PAGE;
 use crate::format::HeaderLimits;
@@ -54,6 +54,11 @@ impl Options {
         if path.as_os_str().is_empty() {
             return refuse("path", "it is empty");
         }
+        if !self.makes_a_set(path)
+            && let Some(reason) = misread(path)
+        {
+            return Err(SaveError::Option { option: "path", reason });
+        }
         if self.shard_size == Some(0) {
             return refuse("shard-size", "a shard must have room for at least one byte");
         }
@@ -63,7 +68,12 @@ impl Options {
         if self.slots == Some(0) {
             return refuse("slots", "there must be at least one");
         }
-        Ok(())
+        self.extent(false).map(drop)
+    }
+
+    /// Whether it is shards in a folder, and no single file.
+    pub(super) fn makes_a_set(&self, path: &Path) -> bool {
+        self.shard_size.is_some() || path.is_dir()
     }
 
     /// Bytes of a write.

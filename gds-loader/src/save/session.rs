@@ -100,7 +100,7 @@ impl<'a> Session<'a> {
         let start = Instant::now();
         options.check(path)?;
         let tensors = held.get();
-        let is_set = options.shard_size.is_some() || path.is_dir();
+        let is_set = options.makes_a_set(path);
         if is_set && tensors.is_empty() {
             let reason =
                 "an index names at least one tensor, and there is none: save to a single file".into();

@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
     /// Bytes of a read, at most a slot's
     #[arg(long, value_name = "SIZE", conflicts_with = "raw", value_parser = sizes::parse_size)]
     read_size: Option<u64>,
-    /// Draw the result as SVG
+    /// Draw the result as SVG; what is there already is replaced only if it is an SVG
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sweep", "raw"])]
     plot: Option<PathBuf>,
     /// Try values of one setting: NAME=A,B,C or NAME=A..B (doubling), NAME being read-size, slot-size, depth or threads; may be

@@ -1,7 +1,5 @@
 //! Every path against every other: which cases there are, their rounds, and what these say together.
 
-use std::fs;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
@@ -15,34 +13,29 @@ use super::rounds::{CaseRounds, LimitRounds, Stand};
 use super::worker::Refusal;
 use super::{Arguments, CacheChoice, plot, table};
 use crate::cli::output::Output;
+use crate::cli::output_file::{Kind, OutputFile};
 use crate::cli::progress::Progress;
 use crate::cli::version;
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     // Before an hour of rounds rather than after it.
-    if let Some(file) = &arguments.plot {
-        let writable = fs::File::options().append(true).create(true).open(file);
-        writable.with_context(|| format!("writing {}", file.display()))?;
-    }
+    let plot = arguments.plot.as_deref().map(|file| OutputFile::check(file, Kind::Plot)).transpose()?;
     let mut stand = Stand::open(&arguments.path, &arguments.device)?;
     let warmed = warm_up(arguments, &mut stand)?;
     let report = measure(arguments, stand, warmed, start)?;
-    if let Some(file) = &arguments.plot {
-        write_plot(&report, file)?;
-    }
     let mut out = Output::new();
     if arguments.json {
         out.json(&report)?;
     } else {
         table::print(&mut out, &report)?;
     }
-    out.finish()
-}
-
-fn write_plot(report: &Report, file: &Path) -> anyhow::Result<()> {
-    let picture = plot::draw(report).context("drawing the plot")?;
-    fs::write(file, picture).with_context(|| format!("writing {}", file.display()))
+    out.finish()?;
+    // Last, so that the figures are there whatever becomes of it.
+    match plot {
+        Some(file) => file.write(&plot::draw(&report).context("drawing the plot")?),
+        None => Ok(()),
+    }
 }
 
 /// What the warm-up found.
@@ -77,8 +70,8 @@ fn warm_up(arguments: &Arguments, stand: &mut Stand) -> anyhow::Result<Warmed> {
     let lanes: Vec<Lane> = Lane::all().into_iter().filter(wanted).collect();
     let total = stand.subject.bytes.saturating_mul((lanes.len() * asked.len()) as u64);
     let progress = Progress::start(arguments.progress, "warming up", total);
-    // A path that fails for other reasons than not being there is a failure where no other path serves.
-    let mut failed = false;
+    // A path that fails for other reasons than not being there is the failure where no other path serves.
+    let mut failed = None;
     let mut warmed = Warmed { loads: Vec::new(), starts: Vec::new(), unavailable: Vec::new() };
     for lane in lanes {
         let to_gpu_only = matches!(lane.path, PathKind::Gds | PathKind::GdsCompat);
@@ -102,7 +95,9 @@ fn warm_up(arguments: &Arguments, stand: &mut Stand) -> anyhow::Result<Warmed> {
                 }
                 Err(refusal) => {
                     let reason = refusal.reason().to_owned();
-                    failed |= matches!(refusal, Refusal::Failed(_));
+                    if matches!(refusal, Refusal::Failed(_)) {
+                        failed.get_or_insert_with(|| format!("{lane}: {reason}"));
+                    }
                     warmed.unavailable.push(Unavailable { path: lane.path, what: lane.to_string(), reason });
                     break;
                 }
@@ -110,10 +105,10 @@ fn warm_up(arguments: &Arguments, stand: &mut Stand) -> anyhow::Result<Warmed> {
         }
     }
     if warmed.loads.is_empty() {
-        let first = warmed.unavailable.into_iter().next().context("no path was asked for")?;
-        if failed {
-            bail!("{}: {}", first.what, first.reason);
+        if let Some(failed) = failed {
+            bail!(failed);
         }
+        let first = warmed.unavailable.into_iter().next().context("no path was asked for")?;
         let (path, by, reason) = (arguments.path.clone(), first.path, first.reason);
         return Err(gds_loader::Error::Unavailable { path, by, reason }.into());
     }

@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::error::PublishError;
 use super::folder::{Folder, uninterrupted};
 use super::system::System;
@@ -21,7 +23,7 @@ impl MadeFolder {
     pub(super) fn make(system: &Arc<dyn System>, path: &Path) -> Result<Self, PublishError> {
         let failed = |doing, error| PublishError::io(path, doing, None, error);
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(failed("open the folder", io::ErrorKind::NotFound.into()));
+            return Err(failed("open the folder", Errno::NOENT.into()));
         };
         let above = Folder::open(Arc::clone(system), above)
             .map_err(|error| failed("open the folder that it would be in", error))?;

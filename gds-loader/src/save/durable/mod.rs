@@ -46,6 +46,7 @@ use std::sync::Arc;
 
 pub use error::PublishError;
 pub(crate) use system::{Kernel, System};
+pub(super) use target::misread;
 pub(crate) use target::{Target, unique};
 pub(crate) use temp::TempFile;
 

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -50,9 +51,31 @@ pub(super) fn resolve(path: &Path) -> Result<(PathBuf, OsString), PublishError> 
 
 fn split(path: &Path) -> Result<(PathBuf, OsString), PublishError> {
     match (path.parent(), path.file_name()) {
+        // The folder of a bare name has one of its own too, for who is told about it.
+        (Some(folder), Some(name)) if folder.as_os_str().is_empty() => Ok((".".into(), name.to_owned())),
         (Some(folder), Some(name)) => Ok((folder.to_owned(), name.to_owned())),
         _ => Err(PublishError::NotAFile { path: path.to_owned(), found: "a folder" }),
     }
+}
+
+/// Why a single file at `path` could not be loaded from there, and what to save to instead. Readers judge a path as it is given, and a
+/// save writes to where its links lead: neither may be taken for an index.
+pub(in crate::save) fn misread(path: &Path) -> Option<String> {
+    let name = path.as_os_str().as_bytes();
+    if name.ends_with(b"/") || name.ends_with(b"/.") {
+        return Some(format!(
+            "{} means a folder, and there is none: make it, or save shards (--shard-size), which make it",
+            path.display()
+        ));
+    }
+    let written = resolve(path).map(|(folder, name)| folder.join(name)).unwrap_or_default();
+    let is_index = |path: &&Path| path.extension().is_some_and(|extension| extension == "json");
+    let index = [path, &*written].into_iter().find(is_index)?;
+    Some(format!(
+        "{} is read as an index, as every .json is, so that a single file there could not be loaded: to replace a set, save to its \
+         folder; else choose another name, such as model.safetensors",
+        index.display()
+    ))
 }
 
 /// Refuses names that would lead out of the folder, hide from readers, or be two files' at once.
@@ -138,6 +161,23 @@ mod tests {
             assert_eq!(unique(name, token), expected);
         }
         assert_eq!(unique("x.safetensors", 1).len(), "x.safetensors".len() + UNIQUE);
+    }
+
+    #[test]
+    fn what_readers_take_for_an_index_is_told_whatever_leads_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for (link, to) in [("to-index", "a.json"), ("to-link", "to-index"), ("link.json", "a.safetensors")] {
+            std::os::unix::fs::symlink(path(to), path(link)).unwrap();
+        }
+        for name in
+            ["a.json", "model.safetensors.index.json", "to-index", "to-link", "link.json", "new/", "new/."]
+        {
+            assert!(misread(&path(name)).is_some(), "{name}");
+        }
+        for name in ["a.safetensors", "a.JSON", "json", ".json", "a.json.safetensors", "a"] {
+            assert_eq!(misread(&path(name)), None, "{name}");
+        }
     }
 
     #[test]
