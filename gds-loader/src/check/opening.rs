@@ -10,6 +10,7 @@ use cuda_staging::Device;
 
 use super::machine::{THREAD, answer};
 use super::probes::{Cuda, Library, Opening, PathProbe, Probes, Trial};
+use crate::bounded::ask;
 use crate::cufile::{
     CuFile, CuFileError, CuFileResult, Driver, DriverSettings, Mode, RegisteredBuffer, SizeParameter,
 };
