@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part of this")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test support: a failure here is the test's failure")]
 
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,6 +13,15 @@ pub(crate) fn gds() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gds"));
     // The defaults are tested, not whatever the tester's shell says.
     command.env_remove("NO_COLOR").env_remove("RUST_BACKTRACE");
+    let heed_signals = || {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: may be called between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: what is done between fork and exec is one such call.
+    unsafe { command.pre_exec(heed_signals) };
     command
 }
 

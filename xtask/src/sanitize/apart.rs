@@ -19,11 +19,12 @@ const RIGHTS: &str =
 const TIMED: &str = "times what the sanitizer makes slower by different factors";
 
 /// Those that run apart: without looking for leaks, and with signals left as they are.
-const RUN_APART: [(&str, &str); 20] = [
+const RUN_APART: [(&str, &str); 21] = [
     ("every_call_failing_at_every_use", KEEPS),
     ("what_a_broken_context_may_still_use_is_kept", KEEPS),
     ("what_does_not_end_in_time_is_leaked_and_never_freed", KEEPS),
     ("a_save_waits_for_the_callers_stream", KEEPS),
+    ("a_load_that_fails_with_copies_in_flight_is_an_error_of_the_device", KEEPS),
     ("batches::reads_of_an_unknown_fate_are_not_waited_for", KEEPS),
     ("others::another_user_closes_the_driver_under_a_batch", KEEPS),
     ("every_call_of_cufile_fails_once", KEEPS),
