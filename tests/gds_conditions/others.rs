@@ -81,6 +81,18 @@ fn another_user_closes_the_driver_in_the_middle() {
     });
 }
 
+/// With little lockable memory they are kept in memory that is not locked, and that goes with the process too, which the test's own
+/// process looks for.
+#[test]
+fn statistics_in_memory_that_could_not_be_locked() {
+    let test = "others::statistics_in_memory_that_could_not_be_locked";
+    on_both(test, &[], || {
+        let sample = Sample::new(test);
+        sample.check(&forced().load(sample.path()).unwrap());
+        Segment::of(std::process::id()).unwrap().unlock();
+    });
+}
+
 /// cuFile keeps its statistics in shared memory by the number of the process. What a killed process of that number left is not in the
 /// way; what is another program's stays, and the report says why nothing is proven.
 #[test]

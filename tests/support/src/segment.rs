@@ -46,6 +46,16 @@ impl Segment {
         assert_eq!(answer, 0, "SHM_LOCK: {}", std::io::Error::last_os_error());
     }
 
+    /// Unlocks its pages.
+    ///
+    /// # Panics
+    /// Where the kernel refuses.
+    pub fn unlock(&self) {
+        // SAFETY: takes numbers; unlocking reads no structure.
+        let answer = unsafe { libc::shmctl(self.id, libc::SHM_UNLOCK, ptr::null_mut()) };
+        assert_eq!(answer, 0, "SHM_UNLOCK: {}", std::io::Error::last_os_error());
+    }
+
     /// Attaches it.
     ///
     /// # Panics

@@ -8,8 +8,13 @@
 //! (Seen with 1.20.)
 
 use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cufile::ending;
+
+/// Whether its place was free when the library was about to make one: what lies there later is the library's. By nothing else is that
+/// told for certain, since locking it may have been refused (`ulimit -l`).
+static ROOM: AtomicBool = AtomicBool::new(false);
 
 /// A segment, by what tells whose it is.
 struct Segment {
@@ -71,6 +76,9 @@ impl Segment {
 /// the process ends.
 pub(in crate::cufile) fn make_room() {
     remove_left_over();
+    if Segment::of_this_process().is_none() {
+        ROOM.store(true, Ordering::Relaxed);
+    }
     ending::do_last(remove_own);
 }
 
@@ -88,7 +96,9 @@ fn remove_left_over() {
 
 /// Removes the one that the library made in this process. For the process's end: `gds_stats` finds it no more.
 fn remove_own() {
-    if let Some(segment) = Segment::of_this_process().filter(|segment| segment.locked && segment.is_own()) {
+    if let Some(segment) = Segment::of_this_process().filter(Segment::is_own)
+        && ROOM.load(Ordering::Relaxed)
+    {
         segment.remove();
     }
 }
