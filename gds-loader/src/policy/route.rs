@@ -291,7 +291,11 @@ impl Route {
         let by = failed.kind();
         let reach = match &failure.source {
             // The file goes on, so it is the path that ends: less than a sector, say, can be asked for for ever.
-            None if by == PathKind::Direct && self.is_as_long() => Some(Reach::File),
+            None if by == PathKind::Direct && self.is_as_long() => {
+                // Unless it was shorter for a moment.
+                self.check_unchanged()?;
+                Some(Reach::File)
+            }
             cause => verdict(by, cause.as_ref()),
         };
         if let Some(reach) = reach.filter(|&reach| !(self.forced && reach == Reach::Piece)) {

@@ -20,7 +20,7 @@ impl Direct {
     ///
     /// # Errors
     /// `EINVAL` where the file system refuses `O_DIRECT`; `ESTALE` where the path now leads to another file than the one
-    /// whose header was read, of which no byte may be mixed in.
+    /// whose header was read, of which no byte may be mixed in, and without `/proc` that one cannot be opened.
     pub(crate) fn open(target: &Target<'_>) -> io::Result<Self> {
         Ok(Self { file: target.file.direct(target.path)?, alignment: target.direct_alignment })
     }

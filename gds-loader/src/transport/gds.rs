@@ -40,7 +40,7 @@ impl Gds {
     ///
     /// # Errors
     /// Where it cannot be opened or the library does not take it; `ESTALE` where the path now leads to another file than the
-    /// one whose header was read.
+    /// one whose header was read, and without `/proc` that one cannot be opened.
     pub(crate) fn open(driver: &Driver, target: &Target<'_>) -> CuFileResult<Self> {
         let failed = |source: io::Error| CuFileError::File {
             doing: "opening it for cuFile",
