@@ -44,7 +44,7 @@ impl Stream {
     /// Waits until all that is enqueued is done, for at most `limit`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`], which poisons the device; those of the driver.
+    /// [`Error::TimedOut`](crate::Error::TimedOut), which poisons the device; those of the driver.
     pub fn synchronize(&mut self, limit: Duration) -> Result<()> {
         let Some(lane) = &self.lane else { return Ok(()) };
         lane.stream.record(&lane.event)?;

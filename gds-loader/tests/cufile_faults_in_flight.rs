@@ -156,6 +156,8 @@ fn cancelling_what_never_ends_is_an_error_in_time() {
         let file = CuFile::open(&driver, &sample.path).unwrap();
         let mut batch = Batch::new(&driver, 1).unwrap();
         batch.submit(vec![Operation::read(&file, 0, 4096, registered(&driver, 4096), 0).unwrap()]).unwrap();
+        // It has begun by then: one that has not is simply dropped.
+        assert!(batch.wait(1, Duration::from_secs(1)).unwrap().is_empty());
         let start = Instant::now();
         let error = batch.cancel().unwrap_err();
         assert!(matches!(error, CuFileError::TimedOut { .. }), "{error}");
