@@ -33,9 +33,7 @@ pub(crate) struct CuFilePaths {
     refusal: Option<String>,
 }
 
-/// Why direct mode is not to be had in this process: opening takes up to seconds, and does not change its mind. A single call that
-/// failed beside it does, and so does a system without a thread or descriptor to spare: they would otherwise take the path from every
-/// later load.
+/// Why direct mode is not to be had in this process: opening takes up to seconds, and does not change its mind.
 static NO_DIRECT_MODE: OnceLock<String> = OnceLock::new();
 
 impl CuFilePaths {
@@ -61,15 +59,7 @@ impl CuFilePaths {
             (Some(reason), Mode::Direct) => Err(reason.clone()),
             _ => open_counting(device, mode).map_err(|error| {
                 let reason = error.to_string();
-                if mode == Mode::Direct
-                    && !matches!(
-                        error,
-                        CuFileError::WrongMode { .. }
-                            | CuFileError::Device(_)
-                            | CuFileError::Call { .. }
-                            | CuFileError::Shortage { .. }
-                    )
-                {
+                if mode == Mode::Direct && is_final(&error) {
                     NO_DIRECT_MODE.get_or_init(|| reason.clone());
                 }
                 reason
@@ -94,6 +84,18 @@ impl CuFilePaths {
     pub(crate) fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
+}
+
+/// Whether opening in direct mode fails so for good. A single call that failed beside it does not, nor does a system without a thread
+/// or a descriptor to spare: they would otherwise take the path from every later load.
+fn is_final(error: &CuFileError) -> bool {
+    !matches!(
+        error,
+        CuFileError::WrongMode { .. }
+            | CuFileError::Device(_)
+            | CuFileError::Call { .. }
+            | CuFileError::Shortage { .. }
+    )
 }
 
 /// Level of statistics that counts how each GPU's reads were served. It acts only before opening.
@@ -221,6 +223,15 @@ mod tests {
     fn counted(posix: u64, nvfs: u64) -> Level3 {
         let read = Routes { posix, nvfs, ..Routes::default() };
         Level3 { gpus: vec![GpuStatistics { read, ..GpuStatistics::default() }], ..Level3::default() }
+    }
+
+    #[test]
+    fn what_passes_takes_nothing_away_for_good() {
+        let source = std::io::Error::from_raw_os_error(libc::EMFILE);
+        assert!(!is_final(&CuFileError::Shortage { doing: "opening /proc/modules".into(), source }));
+        assert!(is_final(&CuFileError::Unavailable { reason: "no libcufile".into(), failure: None }));
+        let limit = std::time::Duration::from_secs(10);
+        assert!(is_final(&CuFileError::TimedOut { doing: "opening cuFile's driver".into(), limit }));
     }
 
     #[test]
