@@ -237,7 +237,9 @@ fn sampled_calls_of_a_load_by_many_workers() {
 fn every_call_of_the_library() {
     let test = "every_call_of_the_library";
     let settings = [("CUDA_SIM_COPY_LATENCY_US", "20"), ("CUDA_SIM_JITTER_US", "20")];
-    let outcome = Simulation::new(test).settings(&settings).run(library_sweep);
+    // A load for each use of each call, which a sanitizer makes many times as slow.
+    let simulation = Simulation::new(test).settings(&settings).limit(Duration::from_secs(600));
+    let outcome = simulation.run(library_sweep);
     let Some(outcome) = outcome else { return };
     assert!(outcome.finished, "{outcome}");
 }

@@ -11,6 +11,8 @@ use crate::test::Count;
 
 const KEEPS: &str = "keeps memory on purpose, as what may still be written to, and that counts as leaked";
 const TRACED: &str = "is traced, and leaks cannot be looked for under a tracer";
+const CHILD: &str =
+    "lets the child of a fork exit, in which all that its parent's other threads have counts as leaked";
 const OWN_CALLS: &str = "lets system calls fail, those of the sanitizer too, which then gives up";
 const LIMITED: &str = "limits what the sanitizer itself needs: address space, or threads";
 const MEASURED: &str = "measures memory, of which the sanitizer has as much again";
@@ -19,7 +21,7 @@ const RIGHTS: &str =
 const TIMED: &str = "times what the sanitizer makes slower by different factors";
 
 /// Those that run apart: without looking for leaks, and with signals left as they are.
-const RUN_APART: [(&str, &str); 22] = [
+const RUN_APART: [(&str, &str); 23] = [
     ("every_call_failing_at_every_use", KEEPS),
     ("what_a_broken_context_may_still_use_is_kept", KEEPS),
     ("what_does_not_end_in_time_is_leaked_and_never_freed", KEEPS),
@@ -30,6 +32,7 @@ const RUN_APART: [(&str, &str); 22] = [
     ("others::another_user_closes_the_driver_under_a_batch", KEEPS),
     ("every_call_of_cufile_fails_once", KEEPS),
     ("host_code_cannot_touch_device_memory", "wants a signal to end its child"),
+    ("a_child_of_a_process_that_asked_for_the_version_leaves_no_statistics_either", CHILD),
     ("a_file_by_direct_writes_is_synced_then_renamed", TRACED),
     ("a_file_by_the_page_cache_is_synced_then_renamed", TRACED),
     ("shards_are_synced_then_named_then_the_index_is", TRACED),
