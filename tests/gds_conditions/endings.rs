@@ -130,6 +130,49 @@ fn the_process_ends_while_reads_are_in_flight() {
     }
 }
 
+/// What runs in the library on other threads is waited for, and nothing more begins: its destructor takes down what calls use.
+#[test]
+fn the_process_ends_while_others_call() {
+    let test = "endings::the_process_ends_while_others_call";
+    // So that at any time there are threads in the middle of a call.
+    for call in ["handle_register", "buf_register", "buf_deregister", "read", "batch_submit", "read_async"] {
+        let script = format!("{call}=hang:40ms");
+        let simulation =
+            cufile_sim::simulation(test).settings(&[REAL, ("CUFILE_SIM_SCRIPT", script.as_str())]);
+        let outcome = simulation.limit(Duration::from_secs(60)).run(|| {
+            let folder = folder::on_disk(test);
+            let path = folder.path().join("file");
+            fs::write(&path, payload("file", 65536)).unwrap();
+            let file = fs::File::open(&path).unwrap();
+            drop(folder);
+            let driver = Driver::open(Mode::Direct).unwrap();
+            let others = [(); 4].map(|()| {
+                let (driver, file) = (driver.clone(), file.try_clone().unwrap());
+                thread::spawn(move || {
+                    let memory =
+                        || RegisteredBuffer::register(&driver, gpu().allocate(65536, 4096).unwrap()).unwrap();
+                    let stream = gpu().stream().unwrap();
+                    let stream = CuFileStream::register(&driver, stream, StreamFlags::FIXED).unwrap();
+                    loop {
+                        let file = CuFile::register(&driver, file.try_clone().unwrap(), "file").unwrap();
+                        file.read_exact_at(&mut memory(), 0..65536, 0).unwrap();
+                        let mut batch = Batch::new(&driver, 1).unwrap();
+                        batch.submit(vec![Operation::read(&file, 0, 65536, memory(), 0).unwrap()]).unwrap();
+                        batch.wait(1, Duration::from_secs(10)).unwrap();
+                        let read = stream.read(&file, 0, 65536, memory(), 0).unwrap();
+                        drop(read.finish(Duration::from_secs(10)).unwrap());
+                    }
+                })
+            });
+            thread::sleep(Duration::from_millis(200));
+            assert!(others.iter().all(|other| !other.is_finished()));
+            std::process::exit(7);
+        });
+        let Some(outcome) = outcome else { return };
+        assert_eq!(outcome.child.code(), Some(7), "{call}: {outcome}");
+    }
+}
+
 /// Whatever still lives when the process ends, and however it ends: it ends as it was told to, and nothing is called that is gone.
 #[test]
 fn the_process_ends_with_everything_alive() {

@@ -8,6 +8,7 @@ use cufile_sys::{CU_FILE_DRIVER_NOT_INITIALIZED, CU_FILE_INTERNAL_ERROR, CUfileE
 
 use crate::error::{Errno, Failure, Result};
 use crate::faults::{self, Effect, Subject};
+use crate::running::Running;
 use crate::{lock, process};
 
 /// Declares exported calls that return a `CUfileError_t` and of which faults ask nothing more.
@@ -61,7 +62,7 @@ impl Call {
         body: impl FnOnce(Option<Effect>) -> Result,
     ) -> CUfileError {
         let checked = || {
-            self.enter()?;
+            let _running = self.enter()?;
             match faults::at(self.name, subject) {
                 Some(Effect::Fail(failure)) => Err(failure),
                 effect => body(effect),
@@ -81,7 +82,7 @@ impl Call {
         body: impl FnOnce(Option<Effect>) -> Result<isize, Errno>,
     ) -> isize {
         let checked = || {
-            self.enter().map_err(Errno::from)?;
+            let _running = self.enter().map_err(Errno::from)?;
             body(faults::at(self.name, subject))
         };
         let (count, errno) = match catch_unwind(AssertUnwindSafe(checked)) {
@@ -97,7 +98,7 @@ impl Call {
     /// Runs a call that cannot fail; in the child of a fork, or where it panics, it returns `otherwise`.
     pub(crate) fn infallible<T>(&'static self, otherwise: T, body: impl FnOnce() -> T) -> T {
         let checked = || {
-            self.enter().ok()?;
+            let _running = self.enter().ok()?;
             if let Some(Effect::Hang(duration)) = faults::at(self.name, Subject::default) {
                 faults::hang(duration);
             }
@@ -107,17 +108,18 @@ impl Call {
     }
 
     /// Counts the call. In the child of a fork nothing works, and no lock may be taken.
-    fn enter(&'static self) -> Result {
+    fn enter(&'static self) -> Result<Running> {
         if process::is_forked() {
             return Err(CU_FILE_DRIVER_NOT_INITIALIZED.into());
         }
+        let running = Running::begin(self.name);
         // The first call of all reads the settings, and with them the script.
         let _ = process::settings();
         self.count.fetch_add(1, Ordering::Relaxed);
         if !self.listed.swap(true, Ordering::Relaxed) {
             lock(&USED).push(self);
         }
-        Ok(())
+        Ok(running)
     }
 }
 

@@ -26,6 +26,7 @@ mod ffi;
 mod gate;
 mod process;
 mod report;
+mod running;
 mod settings;
 mod state;
 mod symbols;

@@ -7,7 +7,7 @@ use cufile_sys::CU_FILE_INVALID_VALUE;
 
 use crate::error::Result;
 use crate::settings::Settings;
-use crate::{faults, report, symbols};
+use crate::{faults, report, running, symbols};
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
@@ -60,6 +60,7 @@ extern "C" fn on_load() {
 /// Runs when the process ends.
 extern "C" fn at_exit() {
     if !is_forked() {
+        running::end();
         let _ = std::panic::catch_unwind(report::write_at_exit);
     }
 }

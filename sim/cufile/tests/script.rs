@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
 use cufile_sys::*;
@@ -96,6 +97,29 @@ fn a_hang_ends_never() {
     });
     if let Some(outcome) = run {
         assert!(outcome.finished, "{outcome}");
+    }
+}
+
+/// As NVIDIA's library, which takes down what its functions use; there it is seen by chance.
+#[test]
+fn what_runs_at_the_end_of_the_process_aborts_it() {
+    let test = "what_runs_at_the_end_of_the_process_aborts_it";
+    for (script, told) in [("open=hang:50ms", "cuFileDriverOpen"), ("use_count=hang:50ms", "cuFileUseCount")]
+    {
+        let run = simulation(test).settings(&[("CUFILE_SIM_SCRIPT", script)]).run(|| {
+            let api = load();
+            std::thread::spawn(move || {
+                loop {
+                    api.open();
+                    // SAFETY: no arguments.
+                    unsafe { (api.cuFileUseCount.unwrap())() };
+                }
+            });
+            std::thread::sleep(Duration::from_millis(75));
+        });
+        let Some(outcome) = run else { return };
+        assert_eq!(outcome.child.status.signal(), Some(libc::SIGABRT), "{outcome}");
+        assert!(outcome.child.stderr.contains(told), "{outcome}");
     }
 }
 
