@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the end of the process is held up for calls to run into it. One that hangs is not met, as in a process that is gone.
+/// How long the end of the process is held up for calls that run. One that hangs is not met, as in a process that is gone.
 const LIMIT: Duration = Duration::from_millis(500);
+/// How long it is held up for calls that begin: threads that make one after the other may all be between two.
+const AT_LEAST: Duration = Duration::from_millis(20);
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static ENDED: AtomicBool = AtomicBool::new(false);
@@ -51,7 +53,7 @@ pub(crate) fn end() {
     ENDS.set(true);
     ENDED.store(true, Ordering::SeqCst);
     let start = Instant::now();
-    while RUNNING.load(Ordering::SeqCst) > 0 && start.elapsed() < LIMIT {
+    while start.elapsed() < AT_LEAST || (RUNNING.load(Ordering::SeqCst) > 0 && start.elapsed() < LIMIT) {
         thread::sleep(Duration::from_millis(1));
     }
 }
