@@ -18,8 +18,8 @@ pub(crate) struct Arguments {
     /// Every test of every package but the chores', instead of those of cuFile
     #[arg(long)]
     all: bool,
-    /// Further arguments of `cargo test`, which then select the tests
-    #[arg(last = true)]
+    /// Further arguments of `cargo test`, which then select the tests; those that are run apart with `--all` fail here
+    #[arg(last = true, conflicts_with = "all")]
     cargo: Vec<OsString>,
 }
 
