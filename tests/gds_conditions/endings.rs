@@ -146,6 +146,13 @@ fn the_process_ends_while_others_call() {
             let file = fs::File::open(&path).unwrap();
             drop(folder);
             let driver = Driver::open(Mode::Direct).unwrap();
+            let (of_one, file_of_one) = (driver.clone(), file.try_clone().unwrap());
+            // The driver of CUDA may be gone before the library is. This one does not use it, and so goes on calling.
+            thread::spawn(move || {
+                loop {
+                    drop(CuFile::register(&of_one, file_of_one.try_clone().unwrap(), "file"));
+                }
+            });
             let others = [(); 4].map(|()| {
                 let (driver, file) = (driver.clone(), file.try_clone().unwrap());
                 thread::spawn(move || {
